@@ -1,0 +1,107 @@
+// One communicator per group: issues collectives, waits for them, tells who contributed.
+//
+// Threads: every function may be called from any thread. Ops of one group run in the order of their issue.
+// A caller that waits drives the engine itself; otherwise the engine's thread does.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "closeranks/ids.h"
+#include "closeranks/op.h"
+#include "closeranks/status.h"
+
+namespace closeranks {
+
+// Memory of the caller, private to this process or registered. Not owned; must stay valid until the op is done.
+struct Buffer {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+// One call. `inputs` and `outputs` are lists that count as one concatenated buffer each (torch passes lists).
+// With n = group size and u = unit bytes (a whole number of elements):
+//   all_reduce      inputs u,   outputs u   (the same memory for in-place)
+//   broadcast       inputs u on every member that may be root, outputs u (the same memory: in place)
+//   all_gather      inputs u,   outputs n*u, unit r is rank r's; zeros for a vacant slot
+//   reduce_scatter  inputs n*u, outputs u: unit `rank` of the sum
+//   gather          inputs u,   outputs n*u at root, empty elsewhere
+//   scatter         inputs n*u at root, empty elsewhere; outputs u
+//   barrier         none
+//   send            inputs u to `root` (the peer);  recv: outputs u from `root`
+struct Call {
+  OpKind kind = OpKind::barrier;
+  DType dtype = DType::bytes;
+  ReduceOp reduce = ReduceOp::sum;
+  Rank root;               // root, or the peer of send/recv
+  bool any_source = false; // recv only: `root` is ignored, the source is told by Op::source()
+  std::int32_t tag = 0;    // send and recv
+  std::vector<Buffer> inputs;
+  std::vector<Buffer> outputs;
+  // Deadline of the op from its issue; zero: the group's own timeout.
+  std::chrono::milliseconds timeout{0};
+  // Kept until the op is done: owners of the memory above (torch's storages).
+  std::shared_ptr<void> keep_alive;
+};
+
+// The slots whose input is in a result. `pieces` > 1 when a private tensor was larger than the staging pool and its
+// pieces differ: then `slots` holds the union and `uniform` is false.
+struct Contributors {
+  std::vector<Slot> slots;
+  bool uniform = true;
+};
+
+// An issued op. Shared by the caller and the engine.
+class Op {
+ public:
+  virtual ~Op() = default;
+  [[nodiscard]] virtual bool done() const = 0;
+  // Waits until the op is done, driving the engine meanwhile. Returns the op's status: the caller's own timeout is
+  // a Fault::timeout that names the slots that have not entered. zero: until the op's own deadline.
+  virtual Status wait(std::chrono::milliseconds timeout) = 0;
+  // Precondition of the following: done().
+  [[nodiscard]] virtual Status status() const = 0;
+  [[nodiscard]] virtual Contributors contributors() const = 0;
+  [[nodiscard]] virtual Rank source() const = 0;  // recv with any_source
+  [[nodiscard]] virtual std::uint64_t sequence() const = 0;
+  // Runs `action` once when the op is done (at once if it is), on the completing thread, with no lock of ours held.
+  virtual void when_done(std::function<void()> action) = 0;
+};
+
+struct GroupOptions {
+  std::string name;             // the same on every member
+  std::vector<Slot> members;    // rank order; contains this worker's slot
+  Policy policy = Policy::fail;
+  // DDP's own broadcasts: the root is the lowest contributing member instead of Call::root.
+  bool lowest_member_is_root = false;
+  std::chrono::milliseconds timeout{600000};
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  // Never fails at once: errors are raised at wait (protocol rule 16), except a call that is wrong in itself
+  // (Fault::invalid_argument), which comes back as an op that is already done.
+  virtual std::shared_ptr<Op> issue(Call call) = 0;
+
+  [[nodiscard]] virtual const GroupOptions& options() const = 0;
+  [[nodiscard]] virtual Rank rank() const = 0;
+  [[nodiscard]] virtual std::vector<Slot> present() const = 0;  // members not excluded in the installed view
+  [[nodiscard]] virtual Contributors last_contributors() const = 0;  // of the last op done
+  [[nodiscard]] virtual std::uint64_t next_sequence() const = 0;
+  // ok, or why the group can do no more ops.
+  [[nodiscard]] virtual Status health() const = 0;
+  // Collective by contract: every member sets the same policy at the same point, with no op in flight.
+  virtual Status set_policy(Policy policy) = 0;
+  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+  // Ops in flight end with Fault::closed. Waits up to `grace` for them to finish by themselves first.
+  virtual void shutdown(std::chrono::milliseconds grace) = 0;
+};
+
+}  // namespace closeranks

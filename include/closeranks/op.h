@@ -1,0 +1,54 @@
+// The vocabulary of a collective call: its kind, element type and reduction.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace closeranks {
+
+enum class OpKind : std::uint8_t {
+  barrier,
+  all_reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  gather,
+  scatter,
+  send,
+  recv,
+};
+
+enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };
+
+// Element types of torch's CPU tensors. `bytes` moves data without a type (no reduction on it).
+enum class DType : std::uint8_t {
+  boolean,
+  int8,
+  uint8,
+  int16,
+  uint16,
+  int32,
+  uint32,
+  int64,
+  uint64,
+  float16,
+  bfloat16,
+  float32,
+  float64,
+  complex64,
+  complex128,
+  bytes,
+};
+
+// What a group does when a member is lost. `fail`: every member's op raises at once, naming the slot.
+// `repair`: survivors finish the op in flight and go on; right only where every slot holds the same state.
+enum class Policy : std::uint8_t { fail, repair };
+
+std::size_t size_of(DType dtype);  // bytes per element
+std::string_view name_of(OpKind kind);
+std::string_view name_of(ReduceOp reduce);
+std::string_view name_of(DType dtype);
+std::string_view name_of(Policy policy);
+
+}  // namespace closeranks

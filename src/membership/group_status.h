@@ -1,0 +1,90 @@
+// What a survivor tells of one group when it is frozen, and what the coordinator decides from all answers.
+// Pure data, shared by the membership machines, the control codec and the group machine of src/algorithm.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "closeranks/ids.h"
+#include "closeranks/op.h"
+
+namespace closeranks::membership {
+
+// How many ops of an excluded worker count: its input is in op q exactly if last_op > q. Decided once, at the first
+// resolve that excludes it, and handed on in every later status (protocol rule 16).
+struct Departure {
+  WorkerId worker;
+  Slot slot;
+  ViewNumber view;            // of the first resolve
+  std::uint64_t last_op = 0;  // exclusive bound
+  friend bool operator==(const Departure&, const Departure&) = default;
+};
+
+// An entry word of a newly excluded worker, read from its memory after the fence (protocol rule 8).
+struct ObservedEntry {
+  WorkerId worker;
+  std::uint64_t entered = 0;
+  friend bool operator==(const ObservedEntry&, const ObservedEntry&) = default;
+};
+
+// Entries [from, until) whose kind cannot be repaired fail on every survivor, with the error that names `culprit`.
+// Kept until the entry is passed (protocol rule 11).
+struct FailedRange {
+  std::uint64_t from = 0;
+  std::uint64_t until = 0;
+  WorkerId culprit;
+  Slot culprit_slot;
+  friend bool operator==(const FailedRange&, const FailedRange&) = default;
+};
+
+// State of a chunk of an op in flight between hosts: what this survivor holds of it. Empty on one host, where new
+// owners read the block words themselves.
+struct ChunkState {
+  std::uint64_t sequence = 0;
+  std::uint32_t chunk = 0;
+  std::uint8_t state = 0;            // 0 intact, 1 gone, 2 final
+  std::uint64_t contributors = 0;    // bit r: rank r is in it (final only)
+  friend bool operator==(const ChunkState&, const ChunkState&) = default;
+};
+
+struct GroupStatus {
+  GroupKey group;
+  std::string name;
+  std::vector<Slot> members;          // rank order, as the group was made
+  Policy policy = Policy::fail;
+  ViewNumber view;                    // the group's own view number (protocol rule 9)
+  std::uint64_t entered = 0;          // entries this worker has entered
+  std::uint64_t completed = 0;        // entries it has completed
+  std::vector<Departure> departures;  // all decided so far, in the order of their exclusion
+  std::vector<ObservedEntry> observed;
+  std::vector<FailedRange> failed;
+  std::vector<ChunkState> chunks;
+  friend bool operator==(const GroupStatus&, const GroupStatus&) = default;
+};
+
+struct GroupResolution {
+  GroupKey group;
+  ViewNumber view;
+  std::vector<Departure> departures;  // complete: earlier ones and the new ones, in order of exclusion
+  std::vector<FailedRange> failed;    // complete
+  friend bool operator==(const GroupResolution&, const GroupResolution&) = default;
+};
+
+struct ExcludedMember {
+  WorkerId worker;
+  Slot slot;
+  ViewNumber view;        // first view without it
+  std::string reason;     // "killed by signal 9", "stopped for 5.0 s", ...
+  friend bool operator==(const ExcludedMember&, const ExcludedMember&) = default;
+};
+
+// Pure: the decision for one group, from the statuses of all its survivors (at least one) under view `view`, with
+// `newly_excluded` the members excluded by this view and not in any status's departures.
+//   last_op(D) = min(largest observed entry word of D, largest `entered` of the survivors)
+//   failed range = [largest completed, largest entered) over the survivors, culprit: the lowest newly excluded slot
+GroupResolution resolve_group(const std::vector<GroupStatus>& statuses, ViewNumber view,
+                              const std::vector<ExcludedMember>& newly_excluded);
+
+}  // namespace closeranks::membership
