@@ -1,0 +1,53 @@
+# closeranks: one command each, all set-up included. `make help` lists them.
+# Everything lives in .venv (python, the tool) and build/ (objects, reports); `make clean` removes build/.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+BUILD := build/release
+JOBS ?= $(shell nproc)
+
+.PHONY: help
+help:
+	@echo "make demo   train on 4 workers, kill two of them, show what it cost (about two minutes)"
+	@echo "make test   build, lint and run every test; ends with one summary line"
+	@echo "make bench  all_reduce beside Gloo, alternating in one run"
+	@echo "make soak   long kill matrices, more seeds, sanitizers and fuzzing (an hour)"
+	@echo "make build  only set up and build; then .venv/bin/closeranks and 'import closeranks' in .venv/bin/python"
+	@echo "make lint   clang-format, clang-tidy on changed files, ruff, mypy"
+	@echo "make clean  remove build/"
+
+# Debian packages, .venv and its python packages; does nothing when all is there.
+.PHONY: setup setup-test
+setup:
+	@scripts/setup.sh build
+setup-test:
+	@scripts/setup.sh test
+
+.PHONY: build
+build: setup
+	@scripts/build.sh $(BUILD) $(JOBS)
+
+.PHONY: demo
+demo: build
+	@.venv/bin/closeranks demo
+
+.PHONY: bench
+bench: build
+	@.venv/bin/closeranks bench
+
+.PHONY: test
+test: setup-test build
+	@.venv/bin/python scripts/run_tests.py --build $(BUILD) --jobs $(JOBS)
+
+.PHONY: soak
+soak: setup-test build
+	@.venv/bin/python scripts/run_tests.py --build $(BUILD) --jobs $(JOBS) --soak
+
+.PHONY: lint
+lint: setup-test build
+	@.venv/bin/python scripts/lint.py --build $(BUILD)
+
+.PHONY: clean
+clean:
+	rm -rf build
