@@ -1,0 +1,43 @@
+// The control thread of a process: one thread that runs one io_context. The control connection, and in a worker the
+// segment server too, live on it, so their handlers need no locks among themselves.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "closeranks/status.h"
+
+namespace asio {
+class io_context;
+}
+
+namespace closeranks::control {
+
+class ControlThread {
+ public:
+  // Starts the thread with all signals blocked (they belong to the process's own handlers). `name` is what the
+  // kernel shows for it, at most 15 characters.
+  explicit ControlThread(const std::string& name);
+  // stop().
+  ~ControlThread();
+  ControlThread(const ControlThread&) = delete;
+  ControlThread& operator=(const ControlThread&) = delete;
+
+  // Any thread. Runs `action` on the control thread, after everything posted before it. After stop() it never runs.
+  void post(std::function<void()> action);
+  // Any thread. As post, and returns when `action` has run; at once, on the spot, when called on the control thread.
+  // Fault::closed when the thread was stopped before the action ran.
+  Status run(std::function<void()> action);
+  // For Asio objects that live on this thread. Objects made on it must be gone before this object is.
+  [[nodiscard]] asio::io_context& context();
+  [[nodiscard]] bool is_current() const;
+  // Any thread but the control thread itself; idempotent. Returns when the thread has ended.
+  void stop();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace closeranks::control
