@@ -74,6 +74,15 @@ class Op {
   virtual void when_done(std::function<void()> action) = 0;
 };
 
+// One line of a group's short memory of finished ops.
+struct FinishedOp {
+  std::uint64_t sequence = 0;  // of its first entry
+  OpKind kind = OpKind::barrier;
+  std::uint64_t bytes = 0;
+  std::int64_t finished_unix_ns = 0;
+  Contributors contributors;
+};
+
 struct GroupOptions {
   std::string name;             // the same on every member
   std::vector<Slot> members;    // rank order; contains this worker's slot
@@ -94,6 +103,8 @@ class Communicator {
   [[nodiscard]] virtual Rank rank() const = 0;
   [[nodiscard]] virtual std::vector<Slot> present() const = 0;  // members not excluded in the installed view
   [[nodiscard]] virtual Contributors last_contributors() const = 0;  // of the last op done
+  // The last ops done, oldest first, at most 256.
+  [[nodiscard]] virtual std::vector<FinishedOp> recent_ops() const = 0;
   [[nodiscard]] virtual std::uint64_t next_sequence() const = 0;
   // ok, or why the group can do no more ops.
   [[nodiscard]] virtual Status health() const = 0;
