@@ -68,7 +68,10 @@ def tidy(build: Path, jobs: int) -> bool:
     def check(file: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["clang-tidy-19", "-p", str(build), "--quiet", "--warnings-as-errors=*", str(file)],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:

@@ -14,9 +14,9 @@ import os
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -57,8 +57,18 @@ def count_junit(file: Path, status: int) -> Count:
 def ctest(build: Path, jobs: int, report: Path, extra: list[str], environment: dict[str, str]) -> Count:
     report.unlink(missing_ok=True)
     status = run(
-        ["ctest", "--test-dir", str(build), "-j", str(jobs), "--output-on-failure", "--progress",
-         "--output-junit", str(report.resolve()), *extra],
+        [
+            "ctest",
+            "--test-dir",
+            str(build),
+            "-j",
+            str(jobs),
+            "--output-on-failure",
+            "--progress",
+            "--output-junit",
+            str(report.resolve()),
+            *extra,
+        ],
         environment,
     )
     return count_junit(report, status)
@@ -91,9 +101,20 @@ def sanitizers(arguments: argparse.Namespace) -> Count:
         if not (folder / "build.ninja").exists():
             print(f"tests: configuring {folder.relative_to(ROOT)}", flush=True)
             status = run(
-                ["cmake", "-S", ".", "-B", str(folder), "-G", "Ninja", "-DCLOSERANKS_TORCH=OFF",
-                 f"-DCLOSERANKS_SANITIZE={name}", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-Wno-dev",
-                 "-DCMAKE_CXX_FLAGS=-O1 -g1"],
+                [
+                    "cmake",
+                    "-S",
+                    ".",
+                    "-B",
+                    str(folder),
+                    "-G",
+                    "Ninja",
+                    "-DCLOSERANKS_TORCH=OFF",
+                    f"-DCLOSERANKS_SANITIZE={name}",
+                    "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+                    "-Wno-dev",
+                    "-DCMAKE_CXX_FLAGS=-O1 -g1",
+                ],
             )
             if status != 0:
                 return Count(failed=1)

@@ -35,13 +35,9 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     if arguments.workers < 3:
-        parser.error(
-            "--workers must be at least 3: slots 2 and 0 are killed and somebody must survive"
-        )
+        parser.error("--workers must be at least 3: slots 2 and 0 are killed and somebody must survive")
     if arguments.steps < 60:
-        parser.error(
-            "--steps must be at least 60: the network has to learn something between the kills"
-        )
+        parser.error("--steps must be at least 60: the network has to learn something between the kills")
 
     console = Console(highlight=False)
     started = time.monotonic()
@@ -53,9 +49,7 @@ def main() -> int:
     workers, steps = arguments.workers, arguments.steps
     try:
         console.rule("[bold]training without faults[/bold]", align="left")
-        tell(
-            f"{workers} workers start, {steps} steps on scikit-learn's handwritten digits"
-        )
+        tell(f"{workers} workers start, {steps} steps on scikit-learn's handwritten digits")
         plain = runs.uninterrupted(folder / "uninterrupted", workers, steps, tell)
         console.rule("[bold]the same training, two workers killed[/bold]", align="left")
         tell(f"{workers} workers start")
@@ -73,9 +67,7 @@ def main() -> int:
     picture.draw(folder / "timeline.png", plain, faulty, steps)
     console.print()
     console.print(report.table(content))
-    console.print(
-        f"report: {folder / 'report.json'}   picture: {folder / 'timeline.png'}"
-    )
+    console.print(f"report: {folder / 'report.json'}   picture: {folder / 'timeline.png'}")
     broken = report.broken_promises(content, kills=len(strikes))
     for promise in broken:
         console.print(f"[red]promise broken:[/red] {promise}")

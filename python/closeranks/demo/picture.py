@@ -8,10 +8,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 
-from .runs import Run  # noqa: E402
+from .runs import Run
 
 BLUE, ORANGE, RED, GREY = "#2b6cb0", "#dd6b20", "#c53030", "#718096"
 
@@ -28,9 +28,7 @@ def mean_loss(run: Run) -> tuple[list[int], list[float]]:
 
 
 def draw_losses(axes: Axes, plain: Run, faulty: Run) -> None:
-    axes.plot(
-        *mean_loss(plain), color=BLUE, linewidth=1.0, alpha=0.8, label="uninterrupted"
-    )
+    axes.plot(*mean_loss(plain), color=BLUE, linewidth=1.0, alpha=0.8, label="uninterrupted")
     axes.plot(
         *mean_loss(faulty),
         color=ORANGE,
@@ -60,13 +58,9 @@ def draw_slots(axes: Axes, faulty: Run, steps: int) -> None:
     """One bar per slot, as long as its worker lived; views named where they begin."""
     for slot, log in faulty.logs.items():
         done = [record["step"] for record in log if "step" in record]
-        axes.barh(
-            slot, (max(done, default=-1) + 1), color=GREY, height=0.55, alpha=0.75
-        )
+        axes.barh(slot, (max(done, default=-1) + 1), color=GREY, height=0.55, alpha=0.75)
     starts = [0, *(fault.step for fault in faulty.faults)]
-    for number, (start, end) in enumerate(
-        zip(starts, [*starts[1:], steps], strict=True), start=1
-    ):
+    for number, (start, end) in enumerate(zip(starts, [*starts[1:], steps], strict=True), start=1):
         axes.text(
             (start + end) / 2,
             -0.85,
@@ -79,9 +73,7 @@ def draw_slots(axes: Axes, faulty: Run, steps: int) -> None:
     for fault in faulty.faults:
         axes.plot(fault.step, fault.slot, marker="X", color=RED, markersize=9)
         axes.axvline(fault.step, color=RED, linewidth=1.2, linestyle="--")
-    axes.set_yticks(
-        list(faulty.logs), [f"slot {slot}" for slot in faulty.logs], fontsize=8
-    )
+    axes.set_yticks(list(faulty.logs), [f"slot {slot}" for slot in faulty.logs], fontsize=8)
     axes.set_ylim(len(faulty.logs) - 0.4, -1.3)
     axes.set_xlabel("training step")
 

@@ -14,11 +14,7 @@ ACCURACY_DIFFERENCE = 0.01
 
 def survivors(run: Run) -> list[int]:
     """Slots whose workers reached the end of the script."""
-    return [
-        slot
-        for slot, log in run.logs.items()
-        if any("parameters" in record for record in log)
-    ]
+    return [slot for slot, log in run.logs.items() if any("parameters" in record for record in log)]
 
 
 def closing_record(run: Run, slot: int) -> dict[str, Any]:
@@ -41,13 +37,9 @@ def measure(run: Run, fault: Fault) -> None:
     reports = [
         event["time"]
         for event in run.events
-        if event["event"] == "worker_suspected"
-        and event.get("slot") == fault.slot
-        and event["time"] >= fault.killed_at
+        if event["event"] == "worker_suspected" and event.get("slot") == fault.slot and event["time"] >= fault.killed_at
     ]
-    fault.detected_ms = (
-        1000 * (min(reports) - fault.killed_at) if reports else float("inf")
-    )
+    fault.detected_ms = 1000 * (min(reports) - fault.killed_at) if reports else float("inf")
     slowest = 0.0
     for slot in survivors(run):
         finished = [
@@ -57,9 +49,7 @@ def measure(run: Run, fault: Fault) -> None:
             and record["op"] >= fault.sequence
             and record["time"] >= fault.killed_at
         ]
-        slowest = max(
-            slowest, min(finished) - fault.killed_at if finished else float("inf")
-        )
+        slowest = max(slowest, min(finished) - fault.killed_at if finished else float("inf"))
     fault.next_op_ms = 1000 * slowest
     ended = [
         record["step"]
@@ -80,9 +70,7 @@ def build(plain: Run, faulty: Run, workers: int, steps: int) -> dict[str, Any]:
         "workers": workers,
         "steps": steps,
         "accuracy": min(closing_record(faulty, slot)["accuracy"] for slot in alive),
-        "accuracy_uninterrupted": min(
-            closing_record(plain, slot)["accuracy"] for slot in survivors(plain)
-        ),
+        "accuracy_uninterrupted": min(closing_record(plain, slot)["accuracy"] for slot in survivors(plain)),
         "steps_lost": steps_lost(faulty, steps),
         "parameters_identical": len(fingerprints) == 1,
         "survivors": alive,
@@ -106,16 +94,9 @@ def broken_promises(report: dict[str, Any], kills: int) -> list[str]:
     """One sentence per promise that this run did not keep."""
     broken = []
     if report["accuracy"] < ACCURACY_FLOOR:
-        broken.append(
-            f"the accuracy is {report['accuracy']:.4f}, below {ACCURACY_FLOOR}"
-        )
-    if (
-        abs(report["accuracy"] - report["accuracy_uninterrupted"])
-        > ACCURACY_DIFFERENCE + 1e-9
-    ):
-        broken.append(
-            f"the accuracies of the two runs differ by more than {ACCURACY_DIFFERENCE}"
-        )
+        broken.append(f"the accuracy is {report['accuracy']:.4f}, below {ACCURACY_FLOOR}")
+    if abs(report["accuracy"] - report["accuracy_uninterrupted"]) > ACCURACY_DIFFERENCE + 1e-9:
+        broken.append(f"the accuracies of the two runs differ by more than {ACCURACY_DIFFERENCE}")
     if report["steps_lost"] != 0:
         broken.append(f"{report['steps_lost']} steps were skipped or repeated")
     if not report["parameters_identical"]:
@@ -124,16 +105,12 @@ def broken_promises(report: dict[str, Any], kills: int) -> list[str]:
         broken.append(f"{len(report['faults'])} of {kills} kills were measured")
     for fault in report["faults"]:
         if not fault["next_op_ms"] < 1000:
-            broken.append(
-                f"after the kill of slot {fault['slot']} the next all-reduce took {fault['next_op_ms']} ms"
-            )
+            broken.append(f"after the kill of slot {fault['slot']} the next all-reduce took {fault['next_op_ms']} ms")
     return broken
 
 
 def table(report: dict[str, Any]) -> Table:
-    view = Table(
-        title="What two killed workers cost", title_justify="left", show_edge=True
-    )
+    view = Table(title="What two killed workers cost", title_justify="left", show_edge=True)
     view.add_column("")
     view.add_column("uninterrupted", justify="right")
     view.add_column("two workers killed", justify="right")
@@ -146,14 +123,8 @@ def table(report: dict[str, Any]) -> Table:
     for fault in report["faults"]:
         what = f"slot {fault['slot']} killed in step {fault['step']}"
         view.add_row(f"{what}: noticed after", "", f"{fault['detected_ms']:.1f} ms")
-        view.add_row(
-            f"{what}: survivors' next all_reduce", "", f"{fault['next_op_ms']:.1f} ms"
-        )
-    identical = (
-        "bitwise identical"
-        if report["parameters_identical"]
-        else "[red]different[/red]"
-    )
+        view.add_row(f"{what}: survivors' next all_reduce", "", f"{fault['next_op_ms']:.1f} ms")
+    identical = "bitwise identical" if report["parameters_identical"] else "[red]different[/red]"
     view.add_row("survivors' parameters", "", identical)
     view.add_row(
         "wall time of the job",

@@ -29,9 +29,7 @@ class Fault:
     slot: int
     killed_at: float  # unix seconds of the kill call
     sequence: int  # entry of the all-reduce it was in
-    evidence: dict[
-        str, Any
-    ]  # what the op's own words said before and after (closeranks strike)
+    evidence: dict[str, Any]  # what the op's own words said before and after (closeranks strike)
     step: int = -1
     detected_ms: float = -1.0
     next_op_ms: float = -1.0
@@ -80,9 +78,7 @@ def tool() -> str:
 class Job:
     """One `closeranks run` of the training script, watched from outside."""
 
-    def __init__(
-        self, folder: Path, workers: int, steps: int, tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, folder: Path, workers: int, steps: int, tell: Callable[[str], None]) -> None:
         self.folder = folder
         self.workers = workers
         self.tell = tell
@@ -93,9 +89,7 @@ class Job:
         self.events: list[dict[str, Any]] = []
         self.faults: list[Fault] = []
         self._event_tail = Tail(self.events_file)
-        self._step_tails = {
-            slot: Tail(folder / f"slot-{slot}.jsonl") for slot in range(workers)
-        }
+        self._step_tails = {slot: Tail(folder / f"slot-{slot}.jsonl") for slot in range(workers)}
         self.steps_seen = dict.fromkeys(range(workers), -1)
         self.started_at = time.time()
         self._output = (folder / "output.log").open("w")
@@ -134,9 +128,7 @@ class Job:
             for record in tail.lines():
                 if "step" in record:
                     if all(seen < 0 for seen in self.steps_seen.values()):
-                        self.tell(
-                            f"first training step after {time.time() - self.started_at:.1f} s"
-                        )
+                        self.tell(f"first training step after {time.time() - self.started_at:.1f} s")
                     self.steps_seen[slot] = record["step"]
 
     def until_step(self, step: int) -> None:
@@ -148,35 +140,27 @@ class Job:
             if now > best:
                 progress_at, best = time.monotonic(), now
             if self.process.poll() is not None:
-                self._fail(
-                    f"the job ended with status {self.process.returncode} before step {step}"
-                )
+                self._fail(f"the job ended with status {self.process.returncode} before step {step}")
             if time.monotonic() - progress_at > (STARTUP_S if best < 0 else STALL_S):
-                self._fail(
-                    f"no worker finished a step for {STALL_S:.0f} s (last: {best})"
-                )
+                self._fail(f"no worker finished a step for {STALL_S:.0f} s (last: {best})")
             time.sleep(0.01)
 
     def strike(self, slot: int) -> Fault | None:
         """SIGKILL for the worker of `slot` in mid all-reduce. None: it died, but not inside an op (not counted)."""
         result = subprocess.run(
             [tool(), "strike", "--events", str(self.events_file), "--slot", str(slot)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             timeout=30,
+            check=False,
         )
         if result.returncode != 0:
             self._fail(f"could not strike slot {slot}: {result.stderr.strip()}")
         evidence = json.loads(result.stdout)
         if not evidence["hit"]:
-            self.tell(
-                f"the kill of slot {slot} fell between two operations: not counted"
-            )
+            self.tell(f"the kill of slot {slot} fell between two operations: not counted")
             return None
-        fault = Fault(
-            "kill", slot, evidence["kill_unix_ns"] / 1e9, evidence["sequence"], evidence
-        )
+        fault = Fault("kill", slot, evidence["kill_unix_ns"] / 1e9, evidence["sequence"], evidence)
         self.tell(
             f"[bold]slot {slot} killed[/bold] (SIGKILL, pid {evidence['pid']}) inside all_reduce #{fault.sequence}: "
             f"it had entered, {evidence['own_blocks_distributed_after']} of its {evidence['own_blocks']} blocks "
@@ -190,9 +174,7 @@ class Job:
         while self.process.poll() is None:
             self.poll()
             if time.monotonic() > deadline:
-                self._fail(
-                    f"the job did not end within {STARTUP_S:.0f} s after its last step"
-                )
+                self._fail(f"the job did not end within {STARTUP_S:.0f} s after its last step")
             time.sleep(0.01)
         self.poll()
         self._output.close()
@@ -223,21 +205,13 @@ class Job:
 
     def _fail(self, why: str) -> None:
         self.end()
-        tail = (
-            (self.folder / "output.log").read_text(errors="replace").splitlines()[-15:]
-        )
-        raise DemoError(
-            "\n".join([why, f"the last lines of {self.folder / 'output.log'}:", *tail])
-        )
+        tail = (self.folder / "output.log").read_text(errors="replace").splitlines()[-15:]
+        raise DemoError("\n".join([why, f"the last lines of {self.folder / 'output.log'}:", *tail]))
 
     def _since_kill(self, slot: int | None, at: float) -> str:
         """', 3.2 ms after the kill' for the last fault (of `slot` when given)."""
         faults = [f for f in self.faults if slot is None or f.slot == slot]
-        return (
-            f", {1000 * (at - faults[-1].killed_at):.1f} ms after the kill"
-            if faults
-            else ""
-        )
+        return f", {1000 * (at - faults[-1].killed_at):.1f} ms after the kill" if faults else ""
 
     def _in_words(self, event: dict[str, Any]) -> str:
         kind, slot, at = event["event"], event.get("slot"), event["time"]
@@ -254,9 +228,7 @@ class Job:
         return ""
 
 
-def uninterrupted(
-    folder: Path, workers: int, steps: int, tell: Callable[[str], None]
-) -> Run:
+def uninterrupted(folder: Path, workers: int, steps: int, tell: Callable[[str], None]) -> Run:
     job = Job(folder, workers, steps, tell)
     try:
         job.until_step(steps - 1)
@@ -289,6 +261,4 @@ def struck(
             return job.finish()
         finally:
             job.end()
-    raise DemoError(
-        "three trainings in a row, a kill fell between two operations; is the machine very busy?"
-    )
+    raise DemoError("three trainings in a row, a kill fell between two operations; is the machine very busy?")

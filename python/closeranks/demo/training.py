@@ -90,12 +90,8 @@ def main() -> None:
 
     torch.manual_seed(7)
     model = closeranks.data_parallel(network())
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4
-    )
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=0.15, total_steps=arguments.steps
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.15, total_steps=arguments.steps)
     loss_of = nn.CrossEntropyLoss()
 
     with (arguments.out / f"slot-{rank}.jsonl").open("w") as log:
@@ -127,9 +123,7 @@ def main() -> None:
         with torch.no_grad():
             predicted = model(held_out_pixels).argmax(dim=1)
         accuracy = (predicted == held_out_labels).double().mean().item()
-        write(
-            log, accuracy=accuracy, parameters=fingerprint(model), steps=arguments.steps
-        )
+        write(log, accuracy=accuracy, parameters=fingerprint(model), steps=arguments.steps)
     dist.barrier()
     dist.destroy_process_group()
 
