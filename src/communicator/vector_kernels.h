@@ -1,0 +1,15 @@
+// The reductions that have vector code (Highway, the best instruction set of the machine at run time).
+#pragma once
+
+#include <cstddef>
+
+#include "closeranks/op.h"
+
+namespace closeranks::communicator {
+
+// As reduce() of kernels.h. False, and nothing done, when this pair has no vector code: it covers all reductions of
+// the real floating-point types, and sum, min and max of int32 and int64.
+bool reduce_with_vectors(DType dtype, ReduceOp reduce, const std::byte* const* sources, std::size_t source_count,
+                         std::byte* destination, std::size_t bytes);
+
+}  // namespace closeranks::communicator
