@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -93,28 +92,12 @@ class Job:
         self.steps_seen = dict.fromkeys(range(workers), -1)
         self.started_at = time.time()
         self._output = (folder / "output.log").open("w")
+        run_flags = ["--nproc-per-node", str(workers), "--shrink", "--events", str(self.events_file)]
+        script = [str(TRAINING), "--steps", str(steps), "--out", str(folder)]
         self.process = subprocess.Popen(
-            [
-                tool(),
-                "run",
-                "--nproc-per-node",
-                str(workers),
-                "--shrink",
-                "--events",
-                str(self.events_file),
-            ]
-            + [
-                "--log-dir",
-                str(folder / "log"),
-                str(TRAINING),
-                "--steps",
-                str(steps),
-                "--out",
-                str(folder),
-            ],
+            [tool(), "run", *run_flags, "--log-dir", str(folder / "log"), *script],
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "CLOSERANKS_EVENTS": str(self.events_file)},
         )
 
     def poll(self) -> None:
