@@ -58,10 +58,12 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("closeranks")
+    world = dist.group.WORLD
     gloo = dist.new_group(backend="gloo")
-    groups = {"closeranks": dist.group.WORLD, "gloo": gloo}
+    assert world is not None and isinstance(gloo, dist.ProcessGroup)
+    groups = {"closeranks": world, "gloo": gloo}
     for bytes_ in (int(size) for size in arguments.bytes.split(",")):
-        rounds = measure({name: group for name, group in groups.items() if group is not None}, bytes_)
+        rounds = measure(groups, bytes_)
         if dist.get_rank() == 0:
             ours, peer = rounds["closeranks"], rounds["gloo"]
             row = {
