@@ -14,13 +14,14 @@
 // An entry is small (inline: every member reduces all payloads for himself) or cut into blocks, each with one owner.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "algorithm/plan.h"
+#include "algorithm/roster.h"
+#include "algorithm/rules.h"
 #include "closeranks/ids.h"
 #include "closeranks/op.h"
 #include "closeranks/status.h"
@@ -48,6 +49,9 @@ struct DecisionWord {
   std::uint32_t culprit = 0;  // rank, when failed
   [[nodiscard]] std::uint64_t pack() const;
   static DecisionWord unpack(std::uint64_t word);
+  // Whether a compare-and-swap from `word` may still decide `sequence`. False: it is decided (a word of a later
+  // sequence says success, for nobody enters past a failed entry).
+  static bool undecided(std::uint64_t word, std::uint64_t sequence);
 };
 
 // Reads of the members' words. Real: acquire loads from mapped segments; simulated: simulated memory.
@@ -65,26 +69,27 @@ class Words {
 // What the machine wants done next. Exactly one store, or one range of bytes in one destination.
 struct Action {
   enum class Kind : std::uint8_t {
-    none,             // nothing to do until a word changes
-    reduce_block,     // contributors' regions (slot order) -> own scratch, divided by their number for AVG
-    publish_block,    // store `word` into own block word
-    copy_block,       // source -> member `destination`'s region
-    combine_inline,   // contributors' inline payloads -> the caller's output (entry is inline)
-    decide,           // compare-and-swap the decision word to `decision` (policy fail)
-    complete,         // entry is over for this member: copy out, then tell the caller
-    publish_completed // store own `completed` = sequence + 1
+    none,              // nothing to do until a word changes
+    reduce_block,      // contributors' regions (slot order) -> own scratch, divided by their number for AVG
+    publish_block,     // release-store `word` into own block word, then a full fence: no later byte may pass it
+    copy_block,        // source -> member `destination`'s region; non-temporal stores end with an sfence
+    combine_inline,    // contributors' inline payloads -> the caller's output (never asked for when there are no bytes)
+    decide,            // while DecisionWord::undecided(): compare-and-swap {sequence, decision, culprit} (policy fail)
+    complete,          // entry is over for this member: copy out if outcome is none, then tell the caller
+    publish_completed  // release-store own `completed` = sequence + 1
   };
   Kind kind = Kind::none;
   std::uint64_t sequence = 0;
   std::uint32_t block = 0;
   BlockWord word;
   Decision decision = Decision::undecided;
+  // copy_block: into `destination`, from the scratch of `source` (from_scratch), or from its region, or zeros (a vacant
+  // source). The ranges are block_plan()'s input and output.
   Rank destination;
-  // copy_block: from the scratch of `source` (through_scratch), or from its region, or zeros (vacant source)
   Rank source;
   bool from_scratch = false;
   bool zeros = false;
-  // complete: how it ended
+  // complete: how it ended, and who is to blame (peer_lost, mismatch). decide: the culprit to write.
   Fault outcome = Fault::none;
   Rank culprit;
 };
@@ -103,54 +108,142 @@ struct MachineOptions {
   Policy policy = Policy::fail;
   bool lowest_member_is_root = false;
   std::uint32_t window = 16;  // entries in flight per member
+  Rules rules;                // all on, except in the tests that show what each is for
 };
 
-// Set of ranks, in rank order. Groups of up to 1,024 members on one host.
-using RankSet = std::vector<bool>;
+// Why a group can do no more entries: entry `from` and every later one end with `outcome`.
+struct Failure {
+  Fault outcome = Fault::none;
+  Rank culprit;
+  std::uint64_t from = 0;
+};
 
+// Copyable, so that a simulator can branch.
 class GroupMachine {
  public:
   explicit GroupMachine(MachineOptions options);
 
   // -- entering -------------------------------------------------------------------------------------------------
-  // True when entry number `next_sequence()` may be entered: not frozen, window free on all present members.
+  // True when entry number `next_sequence()` may be entered: not frozen, not failed, and every present member has
+  // completed entry next_sequence() - window, whose ring slots the new entry takes.
   [[nodiscard]] bool may_enter(const Words& words) const;
-  [[nodiscard]] std::uint64_t next_sequence() const;
+  [[nodiscard]] std::uint64_t next_sequence() const { return entered_; }
   // The engine has written data and descriptor; it calls this, then release-stores entered = sequence + 1.
-  // Precondition: may_enter().
-  void enter(Entry entry);
+  // Precondition: may_enter(), entry.sequence == next_sequence().
+  void enter(const Entry& entry);
 
   // -- running --------------------------------------------------------------------------------------------------
   // The next action; the engine performs it, then calls done(). Precondition of next(): the last action is done.
-  // Frozen: always none.
+  // Frozen: always none. Entries complete in order. A failed group completes its open entries with its failure and
+  // publishes nothing more.
   Action next(const Words& words);
   void done(const Action& action);
-  // Members this worker waits for now (have not entered its lowest open entry, or own its undistributed blocks).
+  // Members this worker waits for now, in rank order, itself never: those that have not entered its lowest open entry,
+  // or own undistributed blocks of it; with no open entry, those that keep the next one from being entered.
   [[nodiscard]] std::vector<Rank> waiting_for(const Words& words) const;
-  // Policy fail: member `culprit` is gone. The lowest open entry is decided failed unless it succeeded; later ones fail.
+  // Policy fail: member `culprit` is gone. The lowest open entry is decided failed unless it succeeded; later ones
+  // fail. The group fails with the culprit of the member that decided first. Ignored by a failed group.
   void peer_lost(Rank culprit);
-  // Every open and later entry fails locally (timeout, shutdown, mismatch). Others learn by their own means.
+  // Every open and later entry fails locally (timeout, shutdown). Others learn by their own means: they may still write
+  // into this member's regions, which must not be used again. Ignored by a failed group.
   void fail_all(Fault outcome, Rank culprit);
+  [[nodiscard]] const std::optional<Failure>& failure() const { return failure_; }
+  // A failure that no entry has met yet (a slot vacant already when the group was made) is forgotten by `repair`.
+  // Precondition: no open entry. Collective: every member calls it between the same two entries.
+  void set_policy(Policy policy);
+  [[nodiscard]] Policy policy() const { return policy_; }
 
   // -- contributors ---------------------------------------------------------------------------------------------
-  // Members whose input counts in `sequence`: present ones, and excluded ones with last_op > sequence.
+  // Members whose input counts in `sequence`: present ones, and excluded ones with last_op > sequence. Final once the
+  // entry has been processed anywhere: the set of an entry that all contributors entered does not change any more.
   [[nodiscard]] RankSet contributors(std::uint64_t sequence) const;
-  [[nodiscard]] const RankSet& present() const;
+  [[nodiscard]] bool contributes(Rank member, std::uint64_t sequence) const {
+    return roster_->contributes(member, sequence);
+  }
+  [[nodiscard]] const RankSet& present() const { return roster_->present(); }
   // Effective root of an entry's plan (lowest contributor for lowest_member_is_root).
   [[nodiscard]] Rank effective_root(const EntryPlan& plan, std::uint64_t sequence) const;
 
   // -- view change (policy repair) ------------------------------------------------------------------------------
-  // Stops everything; fills entered, completed, view, departures, failed. The caller adds name, members, observed.
+  // Stops everything; fills group view, entered, completed, departures, failed, members, policy. The caller adds group,
+  // name and observed. May be called again while frozen (a later view replaces this one).
   membership::GroupStatus freeze();
   // Applies the decision: departures, failed ranges, new owners; then unfreezes. Departures already known are skipped.
+  // Policy fail: a new departure is a peer lost.
   void install(const membership::GroupResolution& resolution);
-  [[nodiscard]] bool frozen() const;
+  [[nodiscard]] bool frozen() const { return frozen_; }
 
-  [[nodiscard]] std::uint64_t entered() const;
-  [[nodiscard]] std::uint64_t completed() const;
+  [[nodiscard]] std::uint64_t entered() const { return entered_; }
+  [[nodiscard]] std::uint64_t completed() const { return completed_; }
+  // Blocks of dead owners this member has finished so far (for the event log).
+  [[nodiscard]] std::uint64_t blocks_taken_over() const { return blocks_taken_over_; }
+
+  // For simulators: appends everything that decides what this machine will do.
+  void append_state(std::vector<std::uint64_t>& state) const;
 
  private:
-  // ... the implementer's
+  enum class Readiness : std::uint8_t { waiting, ready, mismatched };
+
+  struct OpenEntry {
+    Entry entry;
+    Readiness readiness = Readiness::waiting;
+    std::uint32_t entered_cursor = 0;      // members below it have entered
+    std::uint32_t distributed_cursor = 0;  // blocks below it are distributed
+    std::uint32_t own_cursor = 0;          // own blocks below it are done or in work
+    Rank culprit;                          // mismatched: one of the minority
+  };
+
+  enum class Stage : std::uint8_t { idle, reduce, publish_final, copy, publish_distributed };
+
+  // The one block this member is at.
+  struct Work {
+    Stage stage = Stage::idle;
+    std::uint64_t sequence = 0;
+    std::uint32_t block = 0;
+    std::uint32_t copied = 0;  // destinations done, counted from the own rank upwards
+    bool from_scratch = false;
+    bool zeros = false;
+    bool all_destinations = false;
+    Rank source;
+    Rank destination;
+    std::optional<Rank> skipped;  // broadcast: the root needs no copy
+  };
+
+  OpenEntry& open(std::uint64_t sequence) { return ring_[sequence % options_->window]; }
+  const OpenEntry& open(std::uint64_t sequence) const { return ring_[sequence % options_->window]; }
+  Action action(Action::Kind kind, std::uint64_t sequence) const;
+
+  // completion.cc
+  Action finish_lowest(const Words& words);
+  Action complete(Fault outcome, Rank culprit) const;
+  Action fail_from_lowest(Fault outcome, Rank culprit);
+  Readiness readiness(OpenEntry& open, const Words& words);
+  bool all_distributed(OpenEntry& open, const Words& words) const;
+
+  // block_owner.cc
+  Action next_block(const Words& words);
+  BlockWord furthest(const Words& words, std::uint64_t sequence, std::uint32_t block, std::uint32_t seat) const;
+  void begin(const OpenEntry& open, std::uint32_t block, const BlockWord& found);
+  Action work_action();
+  std::optional<Rank> next_destination();
+  void work_done(const Action& action);
+
+  std::shared_ptr<const MachineOptions> options_;
+  std::shared_ptr<const Roster> roster_;  // replaced at install only
+  Policy policy_;
+  ViewNumber view_;
+  std::vector<OpenEntry> ring_;  // [window], entry q in slot q % window; open ones: [completed_, entered_)
+  std::uint64_t entered_ = 0;
+  std::uint64_t completed_ = 0;
+  bool completed_unpublished_ = false;
+  bool combined_ = false;  // the lowest open entry's inline payloads
+  bool frozen_ = false;
+  std::optional<Rank> lost_;  // policy fail: a lost peer whose consequence is not decided yet
+  std::optional<Failure> failure_;
+  bool failure_met_ = false;  // an entry has ended with it
+  Work work_;
+  std::uint64_t blocks_taken_over_ = 0;
+  mutable std::uint64_t completed_by_all_ = 0;  // every present member had completed this many, when last looked
 };
 
 }  // namespace closeranks::algorithm

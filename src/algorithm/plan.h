@@ -26,10 +26,10 @@ struct EntryPlan {
   DType dtype = DType::bytes;
   ReduceOp reduce = ReduceOp::sum;
   Rank root;
-  std::uint64_t unit_bytes = 0;    // of one unit (communicator.h: Call); whole elements
-  std::uint64_t block_bytes = 0;   // multiple of 64, the last block of a unit may be shorter
+  std::uint64_t unit_bytes = 0;   // of one unit (communicator.h: Call); whole elements
+  std::uint64_t block_bytes = 0;  // multiple of 64, the last block of a unit may be shorter
   std::uint32_t blocks_per_unit = 0;
-  std::uint32_t units = 1;         // 1, or the group size for all_gather, reduce_scatter, gather, scatter
+  std::uint32_t units = 1;  // 1, or the group size for all_gather, reduce_scatter, gather, scatter
   bool inlined = false;
   [[nodiscard]] std::uint32_t blocks() const { return inlined ? 0 : units * blocks_per_unit; }
 };
@@ -41,13 +41,13 @@ struct Range {
 
 struct BlockPlan {
   std::uint32_t seat = 0;
-  bool reduced = false;       // several sources, through scratch; else one source copied
-  bool all_sources = false;   // reduced: every contributor
-  Rank source;                // otherwise
+  bool reduced = false;           // several sources, through scratch; else one source copied
+  bool all_sources = false;       // reduced: every contributor
+  Rank source;                    // otherwise
   bool all_destinations = false;  // every present member (broadcast: but the effective root)
   Rank destination;
-  Range input;                // in the source's input region
-  Range output;               // in the destination's output region
+  Range input;   // in the source's input region
+  Range output;  // in the destination's output region
 };
 
 EntryPlan make_plan(OpKind kind, DType dtype, ReduceOp reduce, Rank root, std::uint64_t unit_bytes,
@@ -63,7 +63,13 @@ struct RegionBytes {
 RegionBytes region_bytes(const EntryPlan& plan, std::uint32_t members, Rank self);
 
 // Largest unit of one entry, so that its regions fit into `budget_bytes` on every member; longer calls are cut into
-// pieces, each an entry of its own.
+// pieces, each an entry of its own. A multiple of 64, so whole elements. Precondition: the budget holds one such unit.
 std::uint64_t piece_unit_bytes(OpKind kind, DType dtype, std::uint32_t members, std::uint64_t budget_bytes);
+
+// The seat of a block alone: block_plan().seat, cheaper.
+std::uint32_t block_seat(const EntryPlan& plan, std::uint32_t members, std::uint32_t block);
+
+// The most blocks an entry can have when its regions fit into `budget_bytes` (the length of a row of block words).
+std::uint32_t max_blocks(std::uint32_t members, std::uint64_t budget_bytes);
 
 }  // namespace closeranks::algorithm

@@ -1,0 +1,57 @@
+// What a group knows of its members: who is present, how many ops of each excluded one count, who owns the seats, and
+// which entries have failed. Immutable between installs, so every question about an entry has one answer until then.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "algorithm/plan.h"
+#include "algorithm/rules.h"
+#include "algorithm/seats.h"
+#include "closeranks/ids.h"
+#include "membership/group_status.h"
+
+namespace closeranks::algorithm {
+
+class Roster {
+ public:
+  // All of `slots` (rank order) present.
+  explicit Roster(std::vector<Slot> slots);
+
+  // Applies a decision. Known departures are skipped, whatever it says of them (protocol rule 16). Slots outside the
+  // group are ignored. Returns the ranks excluded by it, in the order of their exclusion.
+  std::vector<Rank> apply(const membership::GroupResolution& resolution, const Rules& rules);
+
+  [[nodiscard]] const RankSet& present() const { return present_; }
+  [[nodiscard]] bool present(Rank member) const { return present_[member.value()]; }
+  [[nodiscard]] bool all_present() const { return departures_.empty(); }
+  [[nodiscard]] bool contributes(Rank member, std::uint64_t sequence) const {
+    return last_op_[member.value()] > sequence;
+  }
+  // Present members count in every entry; so there always is one while anybody is present.
+  [[nodiscard]] Rank lowest_contributor(std::uint64_t sequence) const;
+
+  // Who is to blame if `sequence` cannot be finished by the survivors: it is in a failed range (kinds that are not
+  // repaired), or its root left before it counted. nullopt: it can. The same on every member that knows the decision.
+  [[nodiscard]] std::optional<Rank> lost(const EntryPlan& plan, std::uint64_t sequence,
+                                         bool lowest_member_is_root) const;
+
+  [[nodiscard]] const Seats& seats() const { return seats_; }
+  [[nodiscard]] const std::vector<membership::Departure>& departures() const { return departures_; }
+  [[nodiscard]] const std::vector<membership::FailedRange>& failed() const { return failed_; }
+  // Forgets failed ranges that end at or below `sequence`: every present member has completed as many.
+  void forget_failed_below(std::uint64_t sequence);
+
+ private:
+  [[nodiscard]] std::optional<Rank> rank_of(Slot slot) const;
+
+  std::vector<Slot> slots_;
+  RankSet present_;
+  std::vector<std::uint64_t> last_op_;  // exclusive bound; of a present member: the largest number
+  Seats seats_;
+  std::vector<membership::Departure> departures_;
+  std::vector<membership::FailedRange> failed_;
+};
+
+}  // namespace closeranks::algorithm

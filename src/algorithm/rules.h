@@ -1,0 +1,35 @@
+// The orders that make the recipe safe, one switch each. A group runs with all of them on; the algorithm simulator
+// turns one off at a time to show which interleaving it is there for (tests/algorithm_simulator/rules_test.cc).
+#pragma once
+
+namespace closeranks::algorithm {
+
+struct Rules {
+  // A block is published final before its first byte goes into a tensor (protocol rule 1). Off: after the copies.
+  bool final_before_copy = true;
+  // A block is published distributed after its last byte is in place. Off: before the copies.
+  bool distributed_after_copy = true;
+  // A living owner keeps its seats when another member dies (protocol rule 2). Off: all seats are dealt anew.
+  bool living_owners_keep_seats = true;
+  // The scratch is reused only once its block is distributed. Off: install drops the block in work.
+  bool finish_scratch_first = true;
+  // A new owner, and a reader, looks at the words of all earlier owners. Off: at the newest owner's and the one before.
+  bool look_through_chain = true;
+  // A block is begun only when all contributors have entered. Off: when this member has.
+  bool wait_for_contributors = true;
+  // An entry is entered only when every present member has completed the one whose ring slots it takes. Off: when this
+  // member has.
+  bool wait_for_window = true;
+  // Nothing happens between prepared and install (protocol rule 7). Off: freeze only takes the status.
+  bool freeze_stops = true;
+  // A failed range binds entries entered later too (protocol rule 11). Off: only those open at install.
+  bool keep_failed_ranges = true;
+  // An entry's last op is decided once (protocol rule 16). Off: each view's decision overwrites the earlier ones.
+  bool last_op_decided_once = true;
+  // Under policy fail the first compare-and-swap decides. Off: each member goes by what it sees.
+  bool decide_by_swap = true;
+  // Signatures are compared before bytes move. Off: never.
+  bool compare_signatures = true;
+};
+
+}  // namespace closeranks::algorithm
