@@ -17,7 +17,7 @@ namespace closeranks::membership {
 struct Departure {
   WorkerId worker;
   Slot slot;
-  ViewNumber view;            // of the first resolve
+  ViewNumber view;            // the first view without it
   std::uint64_t last_op = 0;  // exclusive bound
   friend bool operator==(const Departure&, const Departure&) = default;
 };
@@ -30,7 +30,7 @@ struct ObservedEntry {
 };
 
 // Entries [from, until) whose kind cannot be repaired fail on every survivor, with the error that names `culprit`.
-// Kept until the entry is passed (protocol rule 11).
+// Kept until every present member has passed the entry (protocol rule 11). Ranges of one group never overlap.
 struct FailedRange {
   std::uint64_t from = 0;
   std::uint64_t until = 0;
@@ -44,15 +44,15 @@ struct FailedRange {
 struct ChunkState {
   std::uint64_t sequence = 0;
   std::uint32_t chunk = 0;
-  std::uint8_t state = 0;            // 0 intact, 1 gone, 2 final
-  std::uint64_t contributors = 0;    // bit r: rank r is in it (final only)
+  std::uint8_t state = 0;          // 0 intact, 1 gone, 2 final
+  std::uint64_t contributors = 0;  // bit r: rank r is in it (final only)
   friend bool operator==(const ChunkState&, const ChunkState&) = default;
 };
 
 struct GroupStatus {
   GroupKey group;
   std::string name;
-  std::vector<Slot> members;          // rank order, as the group was made
+  std::vector<Slot> members;  // rank order, as the group was made
   Policy policy = Policy::fail;
   ViewNumber view;                    // the group's own view number (protocol rule 9)
   std::uint64_t entered = 0;          // entries this worker has entered
@@ -75,8 +75,8 @@ struct GroupResolution {
 struct ExcludedMember {
   WorkerId worker;
   Slot slot;
-  ViewNumber view;        // first view without it
-  std::string reason;     // "killed by signal 9", "stopped for 5.0 s", ...
+  ViewNumber view;     // first view without it
+  std::string reason;  // "killed by signal 9", "stopped for 5.0 s", ...
   friend bool operator==(const ExcludedMember&, const ExcludedMember&) = default;
 };
 

@@ -58,13 +58,15 @@ struct OpRepaired {
   std::uint32_t blocks_taken_over = 0;
 };
 
-// The worker leaves in order (destroy_process_group, exit).
+// The worker leaves in order (destroy_process_group, exit): its engine has stopped and touches no shared memory any
+// more, so it counts as fenced. It is excluded only when an op of somebody else waits for it.
 struct Goodbye {
   WorkerId from;
 };
 
 // ---- agent -> coordinator ----------------------------------------------------------------------------------------
 
+// First message on every connection of an agent. It then repeats Fenced or Exited for each worker that has ended.
 struct AgentHello {
   std::string host;
   std::uint32_t pid = 0;
@@ -96,28 +98,31 @@ struct Exited {
 
 // ---- coordinator -> worker ---------------------------------------------------------------------------------------
 
-// Answer to Hello: the view in force. Also sent again whenever addresses are added.
+// Answer to Hello: the view in force, with all known addresses. Sent again with the new ones whenever addresses are
+// added: the receiver adds `workers` to what it has. Only the first one sets the receiver's view.
 struct Welcome {
+  std::uint32_t term = 0;  // of the coordinator; the view may be of an earlier one
   ViewNumber view;
-  std::vector<WorkerAddress> workers;      // known addresses of present workers
-  std::vector<ExcludedMember> excluded;    // all so far, in order
+  std::vector<WorkerAddress> workers;
+  std::vector<ExcludedMember> excluded;  // all so far, in order
 };
 
 // Freeze the groups that have a member in `excluding`; answer Prepared.
 struct Propose {
   ViewNumber view;
-  std::vector<ExcludedMember> excluding;   // all not yet excluded in the receiver's installed view, in order
+  std::vector<ExcludedMember> excluding;  // in order; after a restart of the coordinator earlier ones too
 };
 
 // The view is in force: what becomes of each affected group. Groups made later start from `excluded`.
 struct Install {
   ViewNumber view;
-  std::vector<ExcludedMember> excluded;    // all so far, in order
+  std::vector<ExcludedMember> excluded;  // all so far, in order
   std::vector<GroupResolution> groups;
 };
 
 // The receiver is out: it must stop. Sent to any worker that is not in the view.
 struct Evicted {
+  std::uint32_t term = 0;
   ViewNumber view;
   WorkerId worker;
   std::string reason;

@@ -1,0 +1,158 @@
+// The coordinator of views, as a pure machine: (state, message or tick, time) -> effects. No I/O, no clock, no threads;
+// its owner calls it from one thread and carries out the effects in their order:
+//   1. append `journal` (durably, where it is a file)   2. report `events`   3. send `to_agents` and `to_workers`
+// If the append fails nothing may be sent and the coordinator must stop.
+//
+//   suspect -> fence (by the worker's agent) -> propose(n) -> every registered survivor freezes the affected groups and
+//   answers prepared(n) -> resolve -> journal -> install(n)
+// A survivor that does not answer by the deadline becomes a suspect. A further proven loss replaces the change in
+// progress by one with a fresh number that excludes more. Only the newest number counts, everywhere.
+//
+// What the owner owes the machine:
+// - Connections are ordered streams. A message for a worker or agent without a connection is dropped, never kept for
+//   its next connection: hello brings the other side up to date.
+// - An agent says AgentHello first on every connection, then repeats Fenced or Exited for each of its workers that has
+//   ended so far.
+// - tick() at `Effects::next_tick` at the latest; calls at other times do no harm.
+//
+// Files: coordinator.cc (dispatch, start, restart), roster.cc (who is who), suspicion.cc (suspects and fences),
+// view_change.cc (propose, prepared, resolve, install).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/deadlines.h"
+#include "closeranks/ids.h"
+#include "membership/events.h"
+#include "membership/group_status.h"
+#include "membership/journal.h"
+#include "membership/messages.h"
+#include "membership/roster.h"
+#include "membership/rules.h"
+
+namespace closeranks::membership {
+
+struct CoordinatorConfig {
+  std::string job;
+  // Fewer present slots than this: the coordinator gives up. At least 1.
+  std::uint32_t min_present = 1;
+  // false: the first loss ends the job. Its view is still installed, so that every worker's error names the slot; then
+  // `gave_up` is reported and the owner ends the job (after deadlines::failure_grace).
+  bool shrink = true;
+  std::chrono::milliseconds prepared_deadline = deadlines::prepared;
+  std::chrono::milliseconds fence_deadline = deadlines::fence;
+  // Addresses of newly registered workers are passed on to the others at most this often (and one message then holds
+  // many): a job of a thousand would send a million messages at its start otherwise.
+  std::chrono::milliseconds announce_interval{2};
+  // While a deadline runs the machine asks for a tick this often. No call for four times as long: the coordinator
+  // itself was stalled, answers may still lie in its sockets, and all deadlines start anew (protocol rule 21).
+  std::chrono::milliseconds tick_interval{500};
+  Rules rules;
+};
+
+struct Effects {
+  std::vector<JournalRecord> journal;
+  std::vector<Event> events;
+  std::vector<std::pair<std::string, ToAgent>> to_agents;  // by the agent's host
+  std::vector<std::pair<WorkerId, ToWorker>> to_workers;
+  std::optional<Time> next_tick;  // none: nothing to wait for
+};
+
+class Coordinator {
+ public:
+  // `roster`: one worker per slot, at least one, slots and ids distinct; the same at every restart. `journal`: empty
+  // at the first start, else all records written so far. The term is one above the highest in the journal.
+  Coordinator(CoordinatorConfig config, std::vector<RosterEntry> roster, const Journal& journal);
+
+  // Call once, first: journals the term (and the first view).
+  Effects start(Time now);
+  Effects handle_worker(const FromWorker& message, Time now);
+  // `host`: as in the agent's AgentHello on this connection.
+  Effects handle_agent(const std::string& host, const FromAgent& message, Time now);
+  Effects tick(Time now);
+  // The worker's newest connection broke. By itself no suspicion: the worker reconnects, and death is its agent's to
+  // tell. It is named in later reasons.
+  Effects connection_lost(WorkerId worker, Time now);
+
+  // The view in force (decided and journaled; installs may still be on their way).
+  [[nodiscard]] ViewNumber view() const { return view_; }
+  [[nodiscard]] std::uint32_t term() const { return term_; }
+  [[nodiscard]] const std::vector<ExcludedMember>& excluded() const { return excluded_; }
+  [[nodiscard]] std::vector<Slot> present() const { return roster_.present_slots(); }
+  [[nodiscard]] bool changing() const { return change_.has_value(); }
+  // gave_up or superseded: every later call returns no effects.
+  [[nodiscard]] bool ended() const { return ended_; }
+  [[nodiscard]] const Roster& roster() const { return roster_; }
+
+ private:
+  struct Change {
+    ViewNumber number;
+    std::vector<ExcludedMember> excluding;
+    std::map<WorkerId, std::vector<GroupStatus>> answers;
+    Time deadline;
+  };
+
+  // coordinator.cc
+  void restore(const Journal& journal);
+  void begin(Time now);
+  Effects finish(Time now);
+  void emit(EventKind kind, const Member* member, std::string reason, std::string detail = {});
+  void send(WorkerId worker, ToWorker message);
+  void end(EventKind kind, std::string reason, std::string detail);
+
+  // roster.cc
+  void on_hello(const Hello& hello, Time now);
+  void welcome(const Member& member);
+  void announce(Time now);
+  bool supersedes(const Hello& hello);
+  void evict(WorkerId worker, const std::string& reason);
+  void on_goodbye(Member& member);
+
+  // suspicion.cc
+  void on_suspicion(const Suspicion& suspicion, Time now);
+  void on_agent_hello(const std::string& host, Time now);
+  void on_agent_suspicion(const AgentSuspicion& suspicion, Time now);
+  void on_fenced(const Fenced& fenced, Time now);
+  void on_exited(const Exited& exited, Time now);
+  void suspect(Member& member, const std::string& reason, Time now);
+  void ask_for_fence(Member& member, Time now);
+  void gone(Member& member, bool by_itself, const EndStatus& status, Time now);
+  void check_fences(Time now);
+
+  // view_change.cc
+  void advance(Time now);
+  bool give_up_if_too_few(const std::vector<Member*>& leaving);
+  void propose(const std::vector<Member*>& leaving, Time now);
+  void send_proposal(WorkerId worker);
+  void on_prepared(const Prepared& prepared, Time now);
+  void check_answers(Time now);
+  void install();
+  std::vector<GroupResolution> resolve() const;
+  void give_up_without_shrink();
+
+  CoordinatorConfig config_;
+  Roster roster_;
+  std::uint32_t term_ = 1;
+  ViewNumber view_;
+  std::uint64_t last_n_ = 0;              // highest n used in any proposal of this term, or decided before it
+  std::vector<ExcludedMember> excluded_;  // in the view in force
+  std::optional<Change> change_;
+  std::optional<Install> last_install_;  // of this term: for a worker that missed it
+  // Restarted, and some worker may not have what the journal says: the next change names everybody excluded so far.
+  bool unresolved_ = false;
+  bool restarted_ = false;
+  bool ended_ = false;
+  std::vector<WorkerAddress> unannounced_;
+  std::optional<Time> announce_at_;
+  std::optional<Time> last_call_;
+  Effects effects_;  // of the call in progress
+};
+
+}  // namespace closeranks::membership

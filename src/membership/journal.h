@@ -1,0 +1,37 @@
+// What a coordinator must find again after a restart (protocol rule 21). The machine returns records as an effect; its
+// owner appends them, durably where the journal is a file, before it sends anything of the same effects.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "closeranks/ids.h"
+#include "membership/group_status.h"
+#include "membership/messages.h"
+
+namespace closeranks::membership {
+
+// A coordinator started. Terms only grow; the record is written under the journal's lock.
+struct TermStarted {
+  std::uint32_t term = 0;
+  friend bool operator==(const TermStarted&, const TermStarted&) = default;
+};
+
+// The worker has been welcomed, so it may have groups: no view is decided without its answer from here on.
+struct WorkerRegistered {
+  WorkerAddress address;
+  friend bool operator==(const WorkerRegistered&, const WorkerRegistered&) = default;
+};
+
+// A view is decided. `excluded`: everybody excluded so far, in order.
+struct ViewDecided {
+  ViewNumber view;
+  std::vector<ExcludedMember> excluded;
+  friend bool operator==(const ViewDecided&, const ViewDecided&) = default;
+};
+
+using JournalRecord = std::variant<TermStarted, WorkerRegistered, ViewDecided>;
+using Journal = std::vector<JournalRecord>;
+
+}  // namespace closeranks::membership

@@ -1,0 +1,36 @@
+// Switches of the protocol's rules. Production keeps them all on; each exists so that a test can show that the
+// simulator's oracle finds a violation without it (docs/protocol.md has the interleavings).
+#pragma once
+
+namespace closeranks::membership {
+
+struct Rules {
+  // Rule 7. A worker that promised view n refuses everything below n.
+  bool refuse_lower_numbers = true;
+  // Rule 8. A view is proposed only when everybody it excludes is fenced.
+  bool fence_before_propose = true;
+  // Rule 9. Only groups with an excluded member are frozen and resolved.
+  bool only_affected_groups = true;
+  // Rule 11. Failed ranges of earlier views are handed on.
+  bool keep_failed_ranges = true;
+  // Rule 16. A departure decided once is never decided again.
+  bool decide_once = true;
+  // Rule 16. The input of an excluded worker counts only in entries that some survivor had entered.
+  bool bound_by_survivors = true;
+  // Rule 21. Workers refuse lower terms.
+  bool refuse_lower_terms = true;
+  // Rule 21. A restarted coordinator proposes a fresh number when anything may be unresolved.
+  bool fresh_number_after_restart = true;
+  // Rule 21. After a stall of the coordinator its deadlines start anew.
+  bool renew_deadlines_after_stall = true;
+  // Rule 21. Below min_present the coordinator gives up.
+  bool respect_min_present = true;
+  // Rule 22. A report of a peer that waits for nobody is a hint and fences nobody.
+  bool reports_are_hints = true;
+  // A view is decided only with the answer of every registered survivor (late ones become suspects).
+  bool wait_for_all_survivors = true;
+  // An excluded worker that says hello again is told that it is out.
+  bool evict_excluded = true;
+};
+
+}  // namespace closeranks::membership
