@@ -4,6 +4,8 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "control/control_thread.h"
 #include "control/link_options.h"
@@ -12,10 +14,10 @@
 namespace closeranks::control {
 
 struct AgentLinkOptions : LinkOptions {
-  // What the agent says of itself; asked on the control thread once per connection. `host` is also what it claims in
-  // the handshake, and must not change. Facts the coordinator may have missed while the link was down (Exited,
-  // Fenced) stay in the queue and follow the hello.
-  std::function<membership::AgentHello()> hello;
+  // What is said first on each connection: AgentHello, then Fenced or Exited for each worker that has ended so far.
+  // Asked on the control thread, once per connection.
+  std::function<std::vector<membership::FromAgent>()> opening;
+  // Claimed in the handshake; AgentHello must name the same.
   std::string host;
   std::function<void(membership::ToAgent message)> message;
   LinkEvents events;
@@ -29,6 +31,7 @@ class AgentLink {
   AgentLink& operator=(const AgentLink&) = delete;
 
   void start();
+  // Without a connection the message is dropped; see above.
   Status send(const membership::FromAgent& message);
   void stop(std::chrono::milliseconds grace = std::chrono::milliseconds{0});
   [[nodiscard]] bool connected() const;

@@ -2,6 +2,7 @@
 // segment server too, live on it, so their handlers need no locks among themselves.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +14,9 @@ class io_context;
 }
 
 namespace closeranks::control {
+
+// Handlers on the control thread take microseconds; one that has not come to an end by now never will.
+inline constexpr std::chrono::milliseconds run_deadline{30'000};
 
 class ControlThread {
  public:
@@ -27,7 +31,8 @@ class ControlThread {
   // Any thread. Runs `action` on the control thread, after everything posted before it. After stop() it never runs.
   void post(std::function<void()> action);
   // Any thread. As post, and returns when `action` has run; at once, on the spot, when called on the control thread.
-  // Fault::closed when the thread was stopped before the action ran.
+  // Do not hold a lock that the control thread takes (the drive lock). Fault::closed when the thread was stopped before
+  // the action ran; Fault::timeout after run_deadline: the action may still run later, so it must own what it uses.
   Status run(std::function<void()> action);
   // For Asio objects that live on this thread. Objects made on it must be gone before this object is.
   [[nodiscard]] asio::io_context& context();

@@ -1,6 +1,7 @@
 // What a worker's and an agent's connection to the coordinator have in common.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -18,7 +19,7 @@ struct LinkOptions {
 // Told on the control thread, in this order per connection: (connected, messages..., lost) or refused.
 // The handlers may call send(); they must not call stop() or destroy the link.
 struct LinkEvents {
-  // The handshake is done and the hello is on its way.
+  // The handshake is done and the opening is on its way.
   std::function<void()> connected;
   // A connection that was up is gone. The link tries again by itself every deadlines::reconnect.
   std::function<void(const Status& why)> lost;
@@ -29,8 +30,8 @@ struct LinkEvents {
   std::function<void(const Status& why)> refused;
 };
 
-// Frames that wait for the connection, or for a slow coordinator. A worker sends a few small frames per view and one
-// per repaired op; a link that is this far behind has been cut off for long, and its next hello tells the state anyway.
+// Frames that wait for a slow coordinator. A worker sends a few small frames per view and one per repaired op; a link
+// that is this far behind has a coordinator that does not read.
 inline constexpr std::size_t link_queue_bytes = 8u << 20;
 
 }  // namespace closeranks::control

@@ -1,10 +1,11 @@
-// A worker's connection to the coordinator: connects, proves the token, says Hello, and does so again whenever the
+// A worker's connection to the coordinator: connects, proves the token, says hello, and does so again whenever the
 // connection breaks. Messages come in on the control thread and go out from any thread.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "closeranks/ids.h"
 #include "control/control_thread.h"
@@ -14,9 +15,10 @@
 namespace closeranks::control {
 
 struct WorkerLinkOptions : LinkOptions {
-  WorkerId worker;  // claimed in the handshake; every Hello must carry the same
-  // What the worker's machine says of itself now; asked on the control thread once per connection.
-  std::function<membership::Hello()> hello;
+  WorkerId worker;  // claimed in the handshake; every message must name the same
+  // What is said first on each connection: membership::Worker::connected().send, which begins with Hello. Asked on the
+  // control thread, once per connection.
+  std::function<std::vector<membership::FromWorker>()> opening;
   // One message from the coordinator, on the control thread, in order.
   std::function<void(membership::ToWorker message)> message;
   LinkEvents events;
@@ -33,10 +35,10 @@ class WorkerLink {
 
   // Begins connecting; returns at once. Call once.
   void start();
-  // Any thread, never blocks. Frames keep their order. While there is no connection they wait and follow the next
-  // Hello; so a message may reach a coordinator of a later term, which drops it by its number (protocol rule 21).
-  // Errors: closed after stop(); Fault::system with Move::retry when link_queue_bytes are waiting (nothing is queued);
-  // invalid_argument when the message is larger than a frame. Hello cannot be sent here: the link says it.
+  // Any thread, never blocks; messages keep their order. Without a connection a message is dropped and the answer is
+  // Fault::system with Move::retry: the next opening says what still holds (see membership::Worker). OpRepaired alone
+  // waits for the next connection: it is for the event log, and nobody says it again. So is the answer when
+  // link_queue_bytes wait already. closed after stop(); invalid_argument when the message is larger than a frame.
   Status send(const membership::FromWorker& message);
   // Writes what is queued for up to `grace`, then closes. No handler runs after it returns. Idempotent; any thread
   // but the control thread.

@@ -16,23 +16,29 @@
 
 namespace closeranks::coordinator {
 
+// The first six are the agent's, the others the coordinator's (membership::EventKind, under the same names).
 enum class EventKind : std::uint8_t {
   job_started,
-  coordinator_started,
-  agent_joined,
   worker_started,
-  worker_joined,
-  worker_left,
   worker_exited,
+  job_failing,      // the first root cause is known; the other workers are being ended
+  job_interrupted,  // SIGINT or SIGTERM to the agent
+  job_finished,
+  coordinator_started,
+  agent_connected,
+  agent_lost,
+  connection_refused,
+  worker_registered,
+  worker_left,
   worker_suspected,
   worker_fenced,
-  worker_excluded,
   fence_overdue,
   view_proposed,
+  worker_excluded,
   view_installed,
   op_repaired,
-  connection_refused,
-  job_finished,
+  gave_up,
+  superseded,
 };
 // The event's name in the log.
 std::string_view name_of(EventKind kind);

@@ -3,10 +3,9 @@
 #pragma once
 
 #include <mutex>
-#include <vector>
 
 #include "closeranks/status.h"
-#include "membership/coordinator.h"
+#include "membership/journal.h"
 
 namespace closeranks::coordinator {
 
@@ -16,18 +15,18 @@ class Journal {
   // Returns when the record is kept for good. On an error the decision must not be announced.
   virtual Status append(const membership::JournalRecord& record) = 0;
   // All records so far, oldest first.
-  [[nodiscard]] virtual std::vector<membership::JournalRecord> records() const = 0;
+  [[nodiscard]] virtual membership::Journal records() const = 0;
 };
 
 // Any thread. Outlives the servers that use it, so that a restarted coordinator can continue in the same process.
 class MemoryJournal : public Journal {
  public:
   Status append(const membership::JournalRecord& record) override;
-  [[nodiscard]] std::vector<membership::JournalRecord> records() const override;
+  [[nodiscard]] membership::Journal records() const override;
 
  private:
   mutable std::mutex mutex_;
-  std::vector<membership::JournalRecord> records_;
+  membership::Journal records_;
 };
 
 }  // namespace closeranks::coordinator

@@ -14,6 +14,7 @@
 #include "control/control_thread.h"
 #include "coordinator/events.h"
 #include "coordinator/journal.h"
+#include "membership/coordinator.h"
 
 namespace closeranks::coordinator {
 
@@ -22,22 +23,28 @@ struct ServerOptions {
   std::uint16_t port = 0;             // 0: a free one
   std::string job;
   std::string token;
-  std::uint32_t slots = 1;        // N of the job
-  std::uint32_t min_present = 1;  // below it the job ends rather than shrinks
+  std::vector<membership::RosterEntry> roster;  // which worker fills which slot, the same at every restart
+  std::uint32_t min_present = 1;                // below it the job ends rather than shrinks
+  bool shrink = true;                           // false: the first loss ends the job (membership::CoordinatorConfig)
+  // The coordinator has given up or met a newer one (EventKind::gave_up, superseded), or its journal failed: its owner
+  // must end the job. On the control thread, once, after the event was emitted. The server stays up, so that workers
+  // still get the last install, until stop(). May be empty.
+  std::function<void(const Event& why)> ended;
 };
 
 // The view in force, as the server last saw it.
 struct ViewSnapshot {
   ViewNumber view;
-  std::vector<Slot> present;
-  std::vector<WorkerId> workers;  // known workers of `present`, any order
+  std::uint32_t term = 0;
+  std::vector<Slot> present;  // ascending
+  std::vector<membership::ExcludedMember> excluded;
 };
 
 class Server {
  public:
-  // Listens, replays `journal` (an empty one begins the job with term 1; otherwise the term is raised and the job goes
-  // on) and runs on `thread`. thread, journal and events are not owned and must outlive the server.
-  // Fault::system when the address cannot be listened on or the journal refuses the new term.
+  // Listens and runs on `thread`. An empty journal begins the job with term 1; else the term is raised and the job goes
+  // on from the journal, while workers reconnect by themselves. thread, journal and events are not owned and must
+  // outlive the server. Fault::system when the address cannot be listened on or the journal refuses the new term.
   static Result<std::unique_ptr<Server>> start(control::ControlThread& thread, ServerOptions options, Journal& journal,
                                                EventSink& events);
   // stop().

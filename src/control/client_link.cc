@@ -1,0 +1,368 @@
+#include "control/client_link.h"
+
+#include <asio/ip/tcp.hpp>
+#include <asio/steady_timer.hpp>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/deadlines.h"
+#include "base/log.h"
+#include "control/connection.h"
+
+namespace closeranks::control {
+namespace {
+
+struct HostPort {
+  std::string host;
+  std::string port;
+};
+
+// "host:port", "[::1]:port".
+Result<HostPort> split_address(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
+    return Status(Fault::invalid_argument, Move::fix_call,
+                  "the coordinator's address \"" + address + "\" is not of the form host:port");
+  }
+  HostPort parts{address.substr(0, colon), address.substr(colon + 1)};
+  if (parts.host.size() > 2 && parts.host.front() == '[' && parts.host.back() == ']') {
+    parts.host = parts.host.substr(1, parts.host.size() - 2);
+  }
+  return parts;
+}
+
+}  // namespace
+
+// All of it runs on the control thread, except where a comment says otherwise.
+class ClientLink::Machine : public std::enable_shared_from_this<ClientLink::Machine> {
+ public:
+  Machine(ControlThread& thread, ClientLinkOptions options)
+      : options_(std::move(options)),
+        thread_(thread),
+        resolver_(thread.context()),
+        deadline_(thread.context()),
+        retry_(thread.context()) {}
+
+  void connect();
+  void stop_now();
+  // Begins the orderly end: no new attempt; what is queued is written, then the connection closes.
+  void finish(std::chrono::milliseconds grace);
+
+  // Any thread.
+  Status send(std::string frame);
+  [[nodiscard]] bool connected() const { return up_.load(); }
+  // Any thread but the control thread: waits for the end that finish() began.
+  void wait_finished(std::chrono::milliseconds grace);
+  ControlThread& thread() { return thread_; }
+
+ private:
+  enum class Phase { idle, connecting, challenged, proving, up, pausing, finishing, stopped };
+
+  void resolved(const std::error_code& error, asio::ip::tcp::resolver::results_type endpoints);
+  void open(const asio::ip::tcp::endpoint& endpoint, std::vector<asio::ip::tcp::endpoint> others);
+  void opened(asio::ip::tcp::socket socket);
+  void frame(const FrameHeader& header, std::span<const std::byte> body);
+  void on_challenge(const FrameHeader& header, std::span<const std::byte> body);
+  void on_answer(const FrameHeader& header, std::span<const std::byte> body);
+  void go_up();
+  void drain_inbox();
+  void written(std::size_t bytes, bool counted);
+  // The attempt or the connection is over: tell, and try again later.
+  void failed(Status why);
+  void pause();
+  [[nodiscard]] std::string peer() const { return "the coordinator at " + options_.coordinator; }
+  [[nodiscard]] std::string self() const { return describe(options_.claim); }
+
+  const ClientLinkOptions options_;
+  ControlThread& thread_;
+  asio::ip::tcp::resolver resolver_;
+  asio::steady_timer deadline_;  // of an attempt, from connecting to accepted
+  asio::steady_timer retry_;
+  Phase phase_ = Phase::idle;
+  std::uint64_t attempt_ = 0;  // tells late answers of an earlier attempt apart
+  std::shared_ptr<asio::ip::tcp::socket> connecting_;
+  std::shared_ptr<Connection> connection_;
+  Nonce server_nonce_{};
+  Nonce client_nonce_{};
+  std::string last_refusal_;
+  std::deque<std::string> waiting_;  // frames for the next connection, in order
+
+  std::atomic<bool> up_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> inbox_;  // under mutex_: sent, not yet taken by the control thread
+  std::size_t pending_bytes_ = 0;   // under mutex_: inbox, waiting and written in part
+  bool closed_ = false;             // under mutex_: no send any more
+  bool finished_ = false;           // under mutex_: the end that finish() began has come
+};
+
+void ClientLink::Machine::connect() {
+  if (phase_ == Phase::stopped || phase_ == Phase::finishing) return;
+  phase_ = Phase::connecting;
+  const std::uint64_t attempt = ++attempt_;
+  deadline_.expires_after(deadlines::handshake);
+  deadline_.async_wait([self = shared_from_this(), attempt](const std::error_code& error) {
+    if (error || attempt != self->attempt_ || self->phase_ == Phase::up || self->phase_ == Phase::pausing) return;
+    self->failed(Status(Fault::timeout, Move::retry,
+                        self->peer() + " did not take " + self->self() + "'s connection within " +
+                            std::to_string(deadlines::handshake.count() / 1000) + " s"));
+  });
+  const Result<HostPort> parts = split_address(options_.coordinator);
+  if (!parts.ok()) return failed(parts.status());
+  std::error_code not_numeric;
+  const auto address = asio::ip::make_address(parts.value().host, not_numeric);
+  if (!not_numeric) {
+    const int port = std::atoi(parts.value().port.c_str());
+    return open({address, static_cast<std::uint16_t>(port)}, {});
+  }
+  resolver_.async_resolve(parts.value().host, parts.value().port,
+                          [self = shared_from_this(), attempt](const std::error_code& error, auto endpoints) {
+                            if (attempt != self->attempt_ || self->phase_ != Phase::connecting) return;
+                            self->resolved(error, std::move(endpoints));
+                          });
+}
+
+void ClientLink::Machine::resolved(const std::error_code& error, asio::ip::tcp::resolver::results_type endpoints) {
+  if (error || endpoints.empty()) {
+    return failed(Status(Fault::system, Move::retry, peer() + " cannot be found: " + error.message()));
+  }
+  std::vector<asio::ip::tcp::endpoint> all;
+  for (const auto& entry : endpoints) all.push_back(entry.endpoint());
+  const asio::ip::tcp::endpoint first = all.front();
+  all.erase(all.begin());
+  open(first, std::move(all));
+}
+
+void ClientLink::Machine::open(const asio::ip::tcp::endpoint& endpoint, std::vector<asio::ip::tcp::endpoint> others) {
+  connecting_ = std::make_shared<asio::ip::tcp::socket>(thread_.context());
+  connecting_->async_connect(endpoint, [self = shared_from_this(), attempt = attempt_, socket = connecting_,
+                                        others = std::move(others)](const std::error_code& error) mutable {
+    if (attempt != self->attempt_ || self->phase_ != Phase::connecting) return;
+    if (!error) return self->opened(std::move(*socket));
+    if (!others.empty()) {
+      const asio::ip::tcp::endpoint next = others.front();
+      others.erase(others.begin());
+      return self->open(next, std::move(others));
+    }
+    self->failed(Status(Fault::system, Move::retry,
+                        self->peer() + " cannot be reached by " + self->self() + ": " + error.message()));
+  });
+}
+
+void ClientLink::Machine::opened(asio::ip::tcp::socket socket) {
+  connecting_.reset();
+  // A socket of the same host can connect to itself when nobody listens and the kernel picks the very port as source.
+  std::error_code error;
+  if (socket.local_endpoint(error) == socket.remote_endpoint(error)) {
+    return failed(Status(Fault::system, Move::retry, peer() + " is not there: nobody listens on that port"));
+  }
+  prepare_socket(socket);
+  phase_ = Phase::challenged;
+  connection_ = std::make_shared<Connection>(std::move(socket), peer());
+  const std::weak_ptr<Machine> weak = weak_from_this();
+  Connection::Events events;
+  events.frame = [weak, attempt = attempt_](const FrameHeader& header, std::span<const std::byte> body) {
+    if (auto self = weak.lock(); self && attempt == self->attempt_) self->frame(header, body);
+  };
+  events.closed = [weak, attempt = attempt_](const Status& why) {
+    if (auto self = weak.lock(); self && attempt == self->attempt_) self->failed(why);
+  };
+  events.written = [weak, attempt = attempt_](std::size_t bytes, bool kept) {
+    if (auto self = weak.lock(); self && attempt == self->attempt_) self->written(bytes, kept);
+  };
+  connection_->start(std::move(events), handshake_body_limit);
+}
+
+void ClientLink::Machine::frame(const FrameHeader& header, std::span<const std::byte> body) {
+  switch (phase_) {
+    case Phase::challenged:
+      return on_challenge(header, body);
+    case Phase::proving:
+      return on_answer(header, body);
+    case Phase::up: {
+      Status status = options_.frame(header.kind, body);
+      if (!status.ok()) failed(Status(Fault::refused, Move::retry, peer() + " sent " + status.message()));
+      return;
+    }
+    case Phase::idle:
+    case Phase::connecting:
+    case Phase::pausing:
+    case Phase::finishing:
+    case Phase::stopped:
+      return;
+  }
+}
+
+void ClientLink::Machine::on_challenge(const FrameHeader& header, std::span<const std::byte> body) {
+  if (header.kind == FrameKind::refused) {
+    return failed(Status(Fault::refused, Move::give_up, peer() + " refused " + self() + ": " + decode_refused(body)));
+  }
+  const Result<Nonce> nonce = header.kind == FrameKind::challenge
+                                  ? decode_challenge(body)
+                                  : Result<Nonce>(Status(Fault::refused, Move::give_up,
+                                                         "a " + std::string(name_of(header.kind)) + " frame first"));
+  if (!nonce.ok()) {
+    return failed(Status(Fault::refused, Move::give_up,
+                         peer() + " is no coordinator of this job: it sent " + nonce.status().message()));
+  }
+  server_nonce_ = nonce.value();
+  client_nonce_ = make_nonce();
+  phase_ = Phase::proving;
+  connection_->write(proof_frame(options_.claim, options_.token, server_nonce_, client_nonce_));
+}
+
+void ClientLink::Machine::on_answer(const FrameHeader& header, std::span<const std::byte> body) {
+  if (header.kind == FrameKind::refused) {
+    return failed(Status(Fault::refused, Move::give_up, peer() + " refused " + self() + ": " + decode_refused(body)));
+  }
+  const Status accepted =
+      header.kind == FrameKind::accepted
+          ? check_accepted(body, options_.claim, options_.token, server_nonce_, client_nonce_)
+          : Status(Fault::refused, Move::give_up, "it answered with a " + std::string(name_of(header.kind)) + " frame");
+  if (!accepted.ok()) {
+    return failed(
+        Status(Fault::refused, Move::give_up, peer() + " is no coordinator of this job: " + accepted.message()));
+  }
+  go_up();
+}
+
+void ClientLink::Machine::go_up() {
+  const Result<std::string> hello = options_.hello();
+  if (!hello.ok()) return failed(hello.status());
+  deadline_.cancel();
+  phase_ = Phase::up;
+  last_refusal_.clear();
+  connection_->set_limit(frame_body_limit);
+  connection_->write(hello.value());
+  for (std::string& frame : std::exchange(waiting_, {})) connection_->write(std::move(frame), true);
+  up_ = true;
+  if (options_.events.connected) options_.events.connected();
+}
+
+Status ClientLink::Machine::send(std::string frame) {
+  const std::size_t bytes = frame.size();
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) {
+      return Status(Fault::closed, Move::give_up, "the control connection of " + self() + " was stopped");
+    }
+    if (pending_bytes_ + bytes > link_queue_bytes) {
+      return Status(Fault::system, Move::retry,
+                    std::to_string(pending_bytes_) + " bytes already wait for " + peer() +
+                        ", which takes none; this message is dropped");
+    }
+    pending_bytes_ += bytes;
+    first = inbox_.empty();
+    inbox_.push_back(std::move(frame));
+  }
+  if (first) {
+    thread_.post([self = shared_from_this()] { self->drain_inbox(); });
+  }
+  return {};
+}
+
+void ClientLink::Machine::drain_inbox() {
+  std::vector<std::string> taken;
+  {
+    const std::lock_guard lock(mutex_);
+    taken.swap(inbox_);
+  }
+  for (std::string& frame : taken) {
+    if (phase_ == Phase::up) {
+      connection_->write(std::move(frame), true);
+    } else {
+      waiting_.push_back(std::move(frame));
+    }
+  }
+}
+
+void ClientLink::Machine::written(std::size_t bytes, bool counted) {
+  if (!counted) return;
+  const std::lock_guard lock(mutex_);
+  pending_bytes_ -= bytes;
+}
+
+void ClientLink::Machine::failed(Status why) {
+  if (phase_ == Phase::stopped || phase_ == Phase::finishing) return;
+  const bool was_up = phase_ == Phase::up;
+  if (connection_) {
+    // Frames that the lost connection had not written go first over the next one.
+    std::deque<std::string> kept = connection_->take_kept();
+    for (auto frame = kept.rbegin(); frame != kept.rend(); ++frame) waiting_.push_front(std::move(*frame));
+  }
+  pause();
+  if (was_up) {
+    log::info(self() + " lost " + why.message() + "; it tries again");
+    if (options_.events.lost) options_.events.lost(why);
+  } else if (why.message() != last_refusal_) {
+    last_refusal_ = why.message();
+    log::debug(why.message());
+    if (options_.events.refused) options_.events.refused(why);
+  }
+}
+
+void ClientLink::Machine::pause() {
+  up_ = false;
+  phase_ = Phase::pausing;
+  ++attempt_;
+  deadline_.cancel();
+  resolver_.cancel();
+  if (connection_) connection_->close();
+  connection_.reset();
+  if (connecting_) {
+    std::error_code ignored;
+    connecting_->close(ignored);
+    connecting_.reset();
+  }
+  retry_.expires_after(deadlines::reconnect);
+  retry_.async_wait([self = shared_from_this()](const std::error_code& error) {
+    if (!error && self->phase_ == Phase::pausing) self->connect();
+  });
+}
+
+void ClientLink::Machine::finish(std::chrono::milliseconds grace) {
+  drain_inbox();
+  const bool can_write = phase_ == Phase::up && grace.count() > 0;
+  if (can_write) {
+    phase_ = Phase::finishing;
+    up_ = false;
+    connection_->finish(grace, [self = shared_from_this()] {
+      const std::lock_guard lock(self->mutex_);
+      self->finished_ = true;
+      self->changed_.notify_all();
+    });
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  finished_ = true;
+}
+
+void ClientLink::Machine::stop_now() {
+  if (phase_ == Phase::stopped) return;
+  phase_ = Phase::stopped;
+  up_ = false;
+  ++attempt_;
+  deadline_.cancel();
+  retry_.cancel();
+  resolver_.cancel();
+  if (connection_) connection_->close();
+  connection_.reset();
+  if (connecting_) {
+    std::error_code ignored;
+    connecting_->close(ignored);
+    connecting_.reset();
+  }
+}
+
+void ClientLink::Machine::wait_finished(std::chrono::milliseconds grace) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, grace, [this] { return finished_; });
+}
+
+}  // namespace closeranks::control
