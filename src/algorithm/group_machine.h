@@ -215,6 +215,7 @@ class GroupMachine {
 
   // completion.cc
   Action finish_lowest(const Words& words);
+  void forget_passed_failures(const Words& words);
   Action complete(Fault outcome, Rank culprit) const;
   Action fail_from_lowest(Fault outcome, Rank culprit);
   Readiness readiness(OpenEntry& open, const Words& words);
@@ -226,6 +227,7 @@ class GroupMachine {
   void begin(const OpenEntry& open, std::uint32_t block, const BlockWord& found);
   Action work_action();
   std::optional<Rank> next_destination();
+  [[nodiscard]] Stage stage_after(Stage stage) const;
   void work_done(const Action& action);
 
   std::shared_ptr<const MachineOptions> options_;

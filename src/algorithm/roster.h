@@ -37,6 +37,7 @@ class Roster {
   [[nodiscard]] std::optional<Rank> lost(const EntryPlan& plan, std::uint64_t sequence,
                                          bool lowest_member_is_root) const;
 
+  [[nodiscard]] std::uint64_t departed_at(Slot slot) const;  // last_op; of a present member the largest number
   [[nodiscard]] const Seats& seats() const { return seats_; }
   [[nodiscard]] const std::vector<membership::Departure>& departures() const { return departures_; }
   [[nodiscard]] const std::vector<membership::FailedRange>& failed() const { return failed_; }

@@ -1,0 +1,176 @@
+// How an entry ends: readiness, signatures, decisions, and the order of its last steps.
+#include <algorithm>
+
+#include "algorithm/group_machine.h"
+#include "base/assert.h"
+
+namespace closeranks::algorithm {
+
+namespace {
+
+// A member outside the largest party of equal signatures; if no party has a majority, outside the lowest member's.
+// Every member sees the same signatures, so all name the same culprit. Precondition: they are not all equal.
+Rank minority(const Words& words, const Roster& roster, std::uint32_t members, std::uint64_t sequence) {
+  const auto for_each_contributor = [&](auto&& visit) {
+    for (std::uint32_t member = 0; member < members; ++member) {
+      if (roster.contributes(Rank{member}, sequence)) {
+        visit(Rank{member}, words.signature(Rank{member}, sequence));
+      }
+    }
+  };
+  // Boyer and Moore's vote, then a count, for a vote without a majority elects anybody.
+  std::uint64_t elected = 0;
+  std::uint32_t lead = 0;
+  for_each_contributor([&](Rank, std::uint64_t signature) {
+    if (lead == 0) {
+      elected = signature;
+    }
+    lead += signature == elected ? 1 : -1;
+  });
+  std::uint32_t votes = 0;
+  std::uint32_t voters = 0;
+  for_each_contributor([&](Rank, std::uint64_t signature) {
+    votes += signature == elected ? 1 : 0;
+    ++voters;
+  });
+  if (votes * 2 <= voters) {
+    elected = words.signature(roster.lowest_contributor(sequence), sequence);
+  }
+  std::optional<Rank> culprit;
+  for_each_contributor([&](Rank member, std::uint64_t signature) {
+    if (!culprit && signature != elected) {
+      culprit = member;
+    }
+  });
+  CR_ASSERT(culprit.has_value());
+  return *culprit;
+}
+
+}  // namespace
+
+Action GroupMachine::finish_lowest(const Words& words) {
+  const std::uint64_t sequence = completed_;
+  OpenEntry& lowest = open(sequence);
+  const EntryPlan& plan = lowest.entry.plan;
+  const bool swap_decides = policy_ == Policy::fail && options_->rules.decide_by_swap;
+  if (policy_ == Policy::repair) {
+    if (const std::optional<Rank> culprit = roster_->lost(plan, sequence, options_->lowest_member_is_root)) {
+      return complete(Fault::peer_lost, *culprit);
+    }
+  }
+  if (lost_ && swap_decides) {
+    // Does the entry succeed all the same? Whoever swaps first says so.
+    const std::uint64_t word = words.decision_word(sequence);
+    if (DecisionWord::undecided(word, sequence)) {
+      Action deciding = action(Action::Kind::decide, sequence);
+      deciding.decision = Decision::failed;
+      deciding.culprit = *lost_;
+      return deciding;
+    }
+  }
+  const Readiness ready = readiness(lowest, words);
+  if (ready == Readiness::mismatched) {
+    return fail_from_lowest(Fault::mismatch, lowest.culprit);
+  }
+  const bool finished = ready == Readiness::ready && (plan.inlined || all_distributed(lowest, words));
+  if (policy_ == Policy::fail && (finished || lost_)) {
+    if (!swap_decides) {
+      if (!finished) {
+        return fail_from_lowest(Fault::peer_lost, *lost_);
+      }
+    } else {
+      const std::uint64_t word = words.decision_word(sequence);
+      if (DecisionWord::undecided(word, sequence)) {
+        Action deciding = action(Action::Kind::decide, sequence);
+        deciding.decision = Decision::success;
+        return deciding;
+      }
+      const DecisionWord decided = DecisionWord::unpack(word);
+      if (decided.sequence == sequence && decided.decision == Decision::failed) {
+        return fail_from_lowest(Fault::peer_lost, Rank{decided.culprit});
+      }
+    }
+  }
+  if (!finished) {
+    return {};
+  }
+  if (plan.inlined && plan.unit_bytes > 0 && !combined_) {
+    return action(Action::Kind::combine_inline, sequence);
+  }
+  forget_passed_failures(words);
+  return complete(Fault::none, Rank{});
+}
+
+// A failed range is part of every status until no present member can still meet it (protocol rule 11).
+void GroupMachine::forget_passed_failures(const Words& words) {
+  if (roster_->failed().empty()) {
+    return;
+  }
+  std::uint64_t passed_by_all = completed_;
+  for (std::uint32_t member = 0; member < options_->members; ++member) {
+    if (roster_->present(Rank{member}) && Rank{member} != options_->self) {
+      passed_by_all = std::min(passed_by_all, words.completed(Rank{member}));
+    }
+  }
+  const auto passed = [passed_by_all](const membership::FailedRange& range) { return range.until <= passed_by_all; };
+  if (std::any_of(roster_->failed().begin(), roster_->failed().end(), passed)) {
+    auto roster = std::make_shared<Roster>(*roster_);
+    roster->forget_failed_below(passed_by_all);
+    roster_ = std::move(roster);
+  }
+}
+
+Action GroupMachine::complete(Fault outcome, Rank culprit) const {
+  Action result = action(Action::Kind::complete, completed_);
+  result.outcome = outcome;
+  result.culprit = culprit;
+  return result;
+}
+
+Action GroupMachine::fail_from_lowest(Fault outcome, Rank culprit) {
+  failure_ = Failure{outcome, culprit, completed_};
+  lost_.reset();
+  work_ = Work{};
+  return complete(outcome, culprit);
+}
+
+GroupMachine::Readiness GroupMachine::readiness(OpenEntry& entry, const Words& words) {
+  if (entry.readiness != Readiness::waiting) {
+    return entry.readiness;
+  }
+  const std::uint64_t sequence = entry.entry.sequence;
+  const std::uint32_t members = options_->members;
+  if (options_->rules.wait_for_contributors) {
+    // An excluded member that counts has entered: that is why it counts.
+    for (; entry.entered_cursor < members; ++entry.entered_cursor) {
+      const Rank member{entry.entered_cursor};
+      if (member != options_->self && roster_->present(member) && words.entered(member) <= sequence) {
+        return Readiness::waiting;
+      }
+    }
+  }
+  entry.readiness = Readiness::ready;
+  for (std::uint32_t member = 0; options_->rules.compare_signatures && member < members; ++member) {
+    if (Rank{member} != options_->self && roster_->contributes(Rank{member}, sequence) &&
+        words.signature(Rank{member}, sequence) != entry.entry.signature) {
+      entry.readiness = Readiness::mismatched;
+      entry.culprit = minority(words, *roster_, members, sequence);
+      break;
+    }
+  }
+  return entry.readiness;
+}
+
+bool GroupMachine::all_distributed(OpenEntry& entry, const Words& words) const {
+  const EntryPlan& plan = entry.entry.plan;
+  for (; entry.distributed_cursor < plan.blocks(); ++entry.distributed_cursor) {
+    const std::uint32_t block = entry.distributed_cursor;
+    const std::uint32_t seat = block_seat(plan, options_->members, block);
+    if (furthest(words, entry.entry.sequence, block, seat).state != BlockState::distributed) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace closeranks::algorithm

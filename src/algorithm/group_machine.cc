@@ -1,0 +1,278 @@
+// Entering, the order of what comes next, view changes and failures. How an entry ends: completion.cc; how an owner
+// takes a block through: block_owner.cc.
+#include "algorithm/group_machine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace closeranks::algorithm {
+
+GroupMachine::GroupMachine(MachineOptions options) {
+  CR_ASSERT(options.members > 0 && options.self.value() < options.members && options.window > 0);
+  CR_ASSERT(options.slots.size() == options.members);
+  policy_ = options.policy;
+  ring_.resize(options.window);
+  roster_ = std::make_shared<const Roster>(options.slots);
+  options_ = std::make_shared<const MachineOptions>(std::move(options));
+}
+
+bool GroupMachine::may_enter(const Words& words) const {
+  if ((frozen_ && options_->rules.freeze_stops) || failure_ || lost_) {
+    return false;
+  }
+  if (entered_ < options_->window) {
+    return true;
+  }
+  const std::uint64_t needed = entered_ - options_->window + 1;
+  if (completed_ < needed) {
+    return false;
+  }
+  if (completed_by_all_ >= needed || !options_->rules.wait_for_window) {
+    return true;
+  }
+  std::uint64_t lowest = completed_;
+  for (std::uint32_t member = 0; member < options_->members; ++member) {
+    if (Rank{member} == options_->self || !roster_->present(Rank{member})) {
+      continue;
+    }
+    const std::uint64_t theirs = words.completed(Rank{member});
+    if (theirs < needed) {
+      return false;
+    }
+    lowest = std::min(lowest, theirs);
+  }
+  completed_by_all_ = lowest;
+  return true;
+}
+
+void GroupMachine::enter(const Entry& entry) {
+  CR_ASSERT(entry.sequence == entered_ && entered_ - completed_ < options_->window);
+  CR_ASSERT(!(frozen_ && options_->rules.freeze_stops) && !failure_ && !lost_);
+  OpenEntry& slot = open(entered_);
+  slot = OpenEntry{};
+  slot.entry = entry;
+  ++entered_;
+}
+
+Action GroupMachine::action(Action::Kind kind, std::uint64_t sequence) const {
+  Action result;
+  result.kind = kind;
+  result.sequence = sequence;
+  return result;
+}
+
+Action GroupMachine::next(const Words& words) {
+  if (frozen_ && options_->rules.freeze_stops) {
+    return {};
+  }
+  if (completed_unpublished_) {
+    return action(Action::Kind::publish_completed, completed_ - 1);
+  }
+  if (failure_) {
+    return completed_ < entered_ ? complete(failure_->outcome, failure_->culprit) : Action{};
+  }
+  if (completed_ < entered_) {
+    // Somebody waits for the lowest entry: it goes before further blocks.
+    const Action finishing = finish_lowest(words);
+    if (finishing.kind != Action::Kind::none) {
+      return finishing;
+    }
+  }
+  if (lost_) {
+    return {};  // what others have decided to succeed is distributed already
+  }
+  const Action owning = next_block(words);
+  if (owning.kind != Action::Kind::none || policy_ != Policy::fail || completed_ == entered_) {
+    return owning;
+  }
+  // Nothing to do: perhaps because another member has decided that the entry failed.
+  const DecisionWord word = DecisionWord::unpack(words.decision_word(completed_));
+  if (word.sequence == completed_ && word.decision == Decision::failed) {
+    return fail_from_lowest(Fault::peer_lost, Rank{word.culprit});
+  }
+  return {};
+}
+
+void GroupMachine::done(const Action& action) {
+  switch (action.kind) {
+    case Action::Kind::none:
+    case Action::Kind::decide:
+      break;  // the word says who won
+    case Action::Kind::reduce_block:
+    case Action::Kind::publish_block:
+    case Action::Kind::copy_block:
+      work_done(action);
+      break;
+    case Action::Kind::combine_inline:
+      combined_ = true;
+      break;
+    case Action::Kind::complete:
+      CR_ASSERT(action.sequence == completed_ && completed_ < entered_);
+      ++completed_;
+      combined_ = false;
+      // A failed group keeps its words as they are: nobody may take its last entries for done.
+      completed_unpublished_ = !failure_;
+      failure_met_ = failure_met_ || failure_.has_value();
+      break;
+    case Action::Kind::publish_completed:
+      completed_unpublished_ = false;
+      break;
+  }
+}
+
+std::vector<Rank> GroupMachine::waiting_for(const Words& words) const {
+  std::vector<bool> awaited(options_->members, false);
+  if (completed_ == entered_) {
+    if (entered_ >= options_->window) {
+      for (std::uint32_t member = 0; member < options_->members; ++member) {
+        awaited[member] = words.completed(Rank{member}) + options_->window <= entered_;
+      }
+    }
+  } else {
+    const OpenEntry& lowest = open(completed_);
+    bool all_entered = true;
+    for (std::uint32_t member = 0; member < options_->members; ++member) {
+      awaited[member] = roster_->present(Rank{member}) && words.entered(Rank{member}) <= completed_;
+      all_entered = all_entered && (!awaited[member] || Rank{member} == options_->self);
+    }
+    for (std::uint32_t block = 0; all_entered && block < lowest.entry.plan.blocks(); ++block) {
+      const std::uint32_t seat = block_seat(lowest.entry.plan, options_->members, block);
+      const Rank owner = roster_->seats().owner(seat);
+      awaited[owner.value()] =
+          awaited[owner.value()] || furthest(words, completed_, block, seat).state != BlockState::distributed;
+    }
+  }
+  std::vector<Rank> result;
+  for (std::uint32_t member = 0; member < options_->members; ++member) {
+    if (awaited[member] && Rank{member} != options_->self && roster_->present(Rank{member})) {
+      result.push_back(Rank{member});
+    }
+  }
+  return result;
+}
+
+RankSet GroupMachine::contributors(std::uint64_t sequence) const {
+  RankSet result(options_->members);
+  for (std::uint32_t member = 0; member < options_->members; ++member) {
+    result[member] = roster_->contributes(Rank{member}, sequence);
+  }
+  return result;
+}
+
+Rank GroupMachine::effective_root(const EntryPlan& plan, std::uint64_t sequence) const {
+  const bool lowest = options_->lowest_member_is_root && plan.kind == OpKind::broadcast;
+  return lowest ? roster_->lowest_contributor(sequence) : plan.root;
+}
+
+void GroupMachine::peer_lost(Rank culprit) {
+  CR_ASSERT(policy_ == Policy::fail && culprit.value() < options_->members);
+  if (failure_ || lost_) {
+    return;
+  }
+  work_ = Work{};
+  if (completed_ == entered_) {
+    failure_ = Failure{Fault::peer_lost, culprit, completed_};  // nothing in flight, nothing to decide
+  } else {
+    lost_ = culprit;
+  }
+}
+
+void GroupMachine::fail_all(Fault outcome, Rank culprit) {
+  if (failure_) {
+    return;
+  }
+  failure_ = Failure{outcome, culprit, completed_};
+  lost_.reset();
+  work_ = Work{};
+}
+
+void GroupMachine::set_policy(Policy policy) {
+  CR_ASSERT(completed_ == entered_);
+  policy_ = policy;
+  if (policy == Policy::repair && failure_ && failure_->outcome == Fault::peer_lost && !failure_met_ &&
+      !roster_->present(failure_->culprit)) {
+    failure_.reset();
+  }
+}
+
+membership::GroupStatus GroupMachine::freeze() {
+  frozen_ = true;
+  membership::GroupStatus status;
+  status.members = options_->slots;
+  status.policy = policy_;
+  status.view = view_;
+  status.entered = entered_;
+  status.completed = completed_;
+  if (options_->rules.last_op_decided_once) {
+    status.departures = roster_->departures();
+  }
+  status.failed = roster_->failed();
+  return status;
+}
+
+void GroupMachine::install(const membership::GroupResolution& resolution) {
+  auto roster = std::make_shared<Roster>(*roster_);
+  membership::GroupResolution decision = resolution;
+  if (!options_->rules.keep_failed_ranges) {
+    for (membership::FailedRange& range : decision.failed) {
+      range.until = std::min(range.until, entered_);
+    }
+  }
+  const std::vector<Rank> excluded = roster->apply(decision, options_->rules);
+  roster_ = std::move(roster);
+  view_ = resolution.view;
+  frozen_ = false;
+  for (std::uint64_t sequence = completed_; sequence < entered_; ++sequence) {
+    open(sequence).own_cursor = 0;  // seats of the dead may be this member's now
+  }
+  if (!roster_->present(options_->self)) {
+    fail_all(Fault::evicted, options_->self);
+    return;
+  }
+  if (policy_ == Policy::fail && !excluded.empty()) {
+    peer_lost(excluded.front());
+  }
+  // What is final in the own scratch is finished before anything else, unless its entry cannot be finished at all.
+  const bool abandoned =
+      work_.stage != Stage::idle &&
+      roster_->lost(open(work_.sequence).entry.plan, work_.sequence, options_->lowest_member_is_root).has_value();
+  if (abandoned || !options_->rules.finish_scratch_first) {
+    work_ = Work{};
+  }
+}
+
+void GroupMachine::append_state(std::vector<std::uint64_t>& state) const {
+  // Cursors and readiness are left out: they only remember what the words say.
+  const auto add = [&state](auto value) { state.push_back(static_cast<std::uint64_t>(value)); };
+  add(entered_);
+  add(completed_);
+  add(completed_unpublished_ | combined_ << 1 | frozen_ << 2 | failure_met_ << 3 | lost_.has_value() << 4 |
+      failure_.has_value() << 5 | (policy_ == Policy::repair) << 6);
+  add(lost_.value_or(Rank{}).value());
+  if (failure_) {
+    add(failure_->outcome);
+    add(failure_->culprit.value());
+    add(failure_->from);
+  }
+  add(work_.stage);
+  if (work_.stage != Stage::idle) {
+    add(work_.sequence << 32 | work_.block);
+    add(std::uint64_t{work_.copied} << 32 | work_.from_scratch << 1 | static_cast<std::uint64_t>(work_.zeros));
+    add(work_.source.value());
+  }
+  add(view_.term);
+  add(view_.n);
+  for (const membership::Departure& departure : roster_->departures()) {
+    add(departure.slot.value());
+    add(roster_->departed_at(departure.slot));
+  }
+  for (const membership::FailedRange& range : roster_->failed()) {
+    add(range.from);
+    add(range.until);
+    add(range.culprit_slot.value());
+  }
+}
+
+}  // namespace closeranks::algorithm

@@ -1,0 +1,88 @@
+#include "algorithm/roster.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace closeranks::algorithm {
+
+namespace {
+constexpr std::uint64_t every_op = std::numeric_limits<std::uint64_t>::max();
+}
+
+Roster::Roster(std::vector<Slot> slots)
+    : slots_(std::move(slots)),
+      present_(slots_.size(), true),
+      last_op_(slots_.size(), every_op),
+      seats_(static_cast<std::uint32_t>(slots_.size())) {}
+
+std::vector<Rank> Roster::apply(const membership::GroupResolution& resolution, const Rules& rules) {
+  std::vector<Rank> excluded;
+  for (const membership::Departure& departure : resolution.departures) {
+    const std::optional<Rank> rank = rank_of(departure.slot);
+    if (!rank) {
+      continue;
+    }
+    if (!present(*rank)) {
+      if (!rules.last_op_decided_once) {
+        last_op_[rank->value()] = departure.last_op;
+      }
+      continue;
+    }
+    present_[rank->value()] = false;
+    last_op_[rank->value()] = departure.last_op;
+    seats_.exclude(*rank, present_, rules.living_owners_keep_seats);
+    departures_.push_back(departure);
+    excluded.push_back(*rank);
+  }
+  failed_ = resolution.failed;
+  return excluded;
+}
+
+Rank Roster::lowest_contributor(std::uint64_t sequence) const {
+  const auto first =
+      std::find_if(last_op_.begin(), last_op_.end(), [sequence](std::uint64_t last_op) { return last_op > sequence; });
+  CR_ASSERT(first != last_op_.end());
+  return Rank{static_cast<std::uint32_t>(first - last_op_.begin())};
+}
+
+std::optional<Rank> Roster::lost(const EntryPlan& plan, std::uint64_t sequence, bool lowest_member_is_root) const {
+  if (all_present()) {
+    return std::nullopt;
+  }
+  const bool unrepaired = plan.kind == OpKind::gather || plan.kind == OpKind::scatter;
+  if (unrepaired) {
+    for (const membership::FailedRange& range : failed_) {
+      if (range.from <= sequence && sequence < range.until) {
+        return rank_of(range.culprit_slot).value_or(plan.root);
+      }
+    }
+  }
+  const bool leans_on_root = unrepaired || (plan.kind == OpKind::broadcast && !lowest_member_is_root);
+  if (leans_on_root && !contributes(plan.root, sequence)) {
+    return plan.root;
+  }
+  return std::nullopt;
+}
+
+void Roster::forget_failed_below(std::uint64_t sequence) {
+  std::erase_if(failed_, [sequence](const membership::FailedRange& range) { return range.until <= sequence; });
+}
+
+std::uint64_t Roster::departed_at(Slot slot) const {
+  const std::optional<Rank> rank = rank_of(slot);
+  CR_ASSERT(rank.has_value());
+  return last_op_[rank->value()];
+}
+
+std::optional<Rank> Roster::rank_of(Slot slot) const {
+  const auto found = std::find(slots_.begin(), slots_.end(), slot);
+  if (found == slots_.end()) {
+    return std::nullopt;
+  }
+  return Rank{static_cast<std::uint32_t>(found - slots_.begin())};
+}
+
+}  // namespace closeranks::algorithm
