@@ -38,7 +38,7 @@ class AgentLink {
 
  private:
   struct State;
-  std::shared_ptr<State> state_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace closeranks::control

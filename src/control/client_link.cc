@@ -54,7 +54,7 @@ class ClientLink::Machine : public std::enable_shared_from_this<ClientLink::Mach
   void finish(std::chrono::milliseconds grace);
 
   // Any thread.
-  Status send(std::string frame);
+  Status send(std::string frame, bool keep);
   [[nodiscard]] bool connected() const { return up_.load(); }
   // Any thread but the control thread: waits for the end that finish() began.
   void wait_finished(std::chrono::milliseconds grace);
@@ -71,7 +71,8 @@ class ClientLink::Machine : public std::enable_shared_from_this<ClientLink::Mach
   void on_answer(const FrameHeader& header, std::span<const std::byte> body);
   void go_up();
   void drain_inbox();
-  void written(std::size_t bytes, bool counted);
+  // After every change of what waits: lets send() know how much that is.
+  void recount();
   // The attempt or the connection is over: tell, and try again later.
   void failed(Status why);
   void pause();
@@ -90,15 +91,20 @@ class ClientLink::Machine : public std::enable_shared_from_this<ClientLink::Mach
   Nonce server_nonce_{};
   Nonce client_nonce_{};
   std::string last_refusal_;
-  std::deque<std::string> waiting_;  // frames for the next connection, in order
+  std::deque<std::string> waiting_;  // kept frames for the next connection, in order
 
+  struct Sent {
+    std::string frame;
+    bool keep = false;
+  };
   std::atomic<bool> up_{false};
+  std::atomic<std::size_t> queued_bytes_{0};  // in waiting_ and in the connection
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::string> inbox_;  // under mutex_: sent, not yet taken by the control thread
-  std::size_t pending_bytes_ = 0;   // under mutex_: inbox, waiting and written in part
-  bool closed_ = false;             // under mutex_: no send any more
-  bool finished_ = false;           // under mutex_: the end that finish() began has come
+  std::vector<Sent> inbox_;      // under mutex_: not yet taken by the control thread
+  std::size_t inbox_bytes_ = 0;  // under mutex_
+  bool closed_ = false;          // under mutex_: no send any more
+  bool finished_ = false;        // under mutex_: the end that finish() began has come
 };
 
 void ClientLink::Machine::connect() {
@@ -172,8 +178,8 @@ void ClientLink::Machine::opened(asio::ip::tcp::socket socket) {
   events.closed = [weak, attempt = attempt_](const Status& why) {
     if (auto self = weak.lock(); self && attempt == self->attempt_) self->failed(why);
   };
-  events.written = [weak, attempt = attempt_](std::size_t bytes, bool kept) {
-    if (auto self = weak.lock(); self && attempt == self->attempt_) self->written(bytes, kept);
+  events.written = [weak, attempt = attempt_] {
+    if (auto self = weak.lock(); self && attempt == self->attempt_) self->recount();
   };
   connection_->start(std::move(events), handshake_body_limit);
 }
@@ -232,60 +238,58 @@ void ClientLink::Machine::on_answer(const FrameHeader& header, std::span<const s
 }
 
 void ClientLink::Machine::go_up() {
-  const Result<std::string> hello = options_.hello();
-  if (!hello.ok()) return failed(hello.status());
+  const Result<std::vector<std::string>> opening = options_.opening();
+  if (!opening.ok()) return failed(opening.status());
   deadline_.cancel();
   phase_ = Phase::up;
   last_refusal_.clear();
   connection_->set_limit(frame_body_limit);
-  connection_->write(hello.value());
+  for (const std::string& frame : opening.value()) connection_->write(frame);
   for (std::string& frame : std::exchange(waiting_, {})) connection_->write(std::move(frame), true);
+  recount();
   up_ = true;
   if (options_.events.connected) options_.events.connected();
 }
 
-Status ClientLink::Machine::send(std::string frame) {
-  const std::size_t bytes = frame.size();
-  bool first = false;
-  {
-    const std::lock_guard lock(mutex_);
-    if (closed_) {
-      return Status(Fault::closed, Move::give_up, "the control connection of " + self() + " was stopped");
-    }
-    if (pending_bytes_ + bytes > link_queue_bytes) {
-      return Status(Fault::system, Move::retry,
-                    std::to_string(pending_bytes_) + " bytes already wait for " + peer() +
-                        ", which takes none; this message is dropped");
-    }
-    pending_bytes_ += bytes;
-    first = inbox_.empty();
-    inbox_.push_back(std::move(frame));
+Status ClientLink::Machine::send(std::string frame, bool keep) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return Status(Fault::closed, Move::give_up, "the control connection of " + self() + " was stopped");
+  if (!keep && !connected()) {
+    return Status(Fault::system, Move::retry, self() + " has no connection to " + peer() + "; the message is dropped");
   }
-  if (first) {
-    thread_.post([self = shared_from_this()] { self->drain_inbox(); });
+  const std::size_t waiting = inbox_bytes_ + queued_bytes_.load();
+  if (waiting + frame.size() > link_queue_bytes) {
+    return Status(
+        Fault::system, Move::retry,
+        std::to_string(waiting) + " bytes already wait for " + peer() + ", which reads none; the message is dropped");
   }
+  inbox_bytes_ += frame.size();
+  inbox_.push_back(Sent{std::move(frame), keep});
+  if (inbox_.size() == 1) thread_.post([self = shared_from_this()] { self->drain_inbox(); });
   return {};
 }
 
 void ClientLink::Machine::drain_inbox() {
-  std::vector<std::string> taken;
+  std::vector<Sent> taken;
   {
     const std::lock_guard lock(mutex_);
     taken.swap(inbox_);
+    inbox_bytes_ = 0;
   }
-  for (std::string& frame : taken) {
+  for (Sent& sent : taken) {
     if (phase_ == Phase::up) {
-      connection_->write(std::move(frame), true);
-    } else {
-      waiting_.push_back(std::move(frame));
+      connection_->write(std::move(sent.frame), sent.keep);
+    } else if (sent.keep) {
+      waiting_.push_back(std::move(sent.frame));
     }
   }
+  recount();
 }
 
-void ClientLink::Machine::written(std::size_t bytes, bool counted) {
-  if (!counted) return;
-  const std::lock_guard lock(mutex_);
-  pending_bytes_ -= bytes;
+void ClientLink::Machine::recount() {
+  std::size_t bytes = connection_ ? connection_->queued_bytes() : 0;
+  for (const std::string& frame : waiting_) bytes += frame.size();
+  queued_bytes_ = bytes;
 }
 
 void ClientLink::Machine::failed(Status why) {
@@ -297,6 +301,7 @@ void ClientLink::Machine::failed(Status why) {
     for (auto frame = kept.rbegin(); frame != kept.rend(); ++frame) waiting_.push_front(std::move(*frame));
   }
   pause();
+  recount();
   if (was_up) {
     log::info(self() + " lost " + why.message() + "; it tries again");
     if (options_.events.lost) options_.events.lost(why);
@@ -327,8 +332,12 @@ void ClientLink::Machine::pause() {
 }
 
 void ClientLink::Machine::finish(std::chrono::milliseconds grace) {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
   drain_inbox();
-  const bool can_write = phase_ == Phase::up && grace.count() > 0;
+  const bool can_write = phase_ == Phase::up;
   if (can_write) {
     phase_ = Phase::finishing;
     up_ = false;
@@ -345,6 +354,10 @@ void ClientLink::Machine::finish(std::chrono::milliseconds grace) {
 
 void ClientLink::Machine::stop_now() {
   if (phase_ == Phase::stopped) return;
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
   phase_ = Phase::stopped;
   up_ = false;
   ++attempt_;
@@ -363,6 +376,29 @@ void ClientLink::Machine::stop_now() {
 void ClientLink::Machine::wait_finished(std::chrono::milliseconds grace) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, grace, [this] { return finished_; });
+}
+
+ClientLink::ClientLink(ControlThread& thread, ClientLinkOptions options)
+    : machine_(std::make_shared<Machine>(thread, std::move(options))) {}
+
+ClientLink::~ClientLink() { stop(std::chrono::milliseconds{0}); }
+
+void ClientLink::start() {
+  machine_->thread().post([machine = machine_] { machine->connect(); });
+}
+
+Status ClientLink::send(std::string frame, bool keep) { return machine_->send(std::move(frame), keep); }
+
+bool ClientLink::connected() const { return machine_->connected(); }
+
+void ClientLink::stop(std::chrono::milliseconds grace) {
+  CR_ASSERT(!machine_->thread().is_current());
+  if (grace.count() > 0) {
+    const Status begun = machine_->thread().run([machine = machine_, grace] { machine->finish(grace); });
+    if (begun.ok()) machine_->wait_finished(grace);
+  }
+  const Status stopped = machine_->thread().run([machine = machine_] { machine->stop_now(); });
+  if (stopped.fault() == Fault::timeout) log::error(stopped.message());
 }
 
 }  // namespace closeranks::control

@@ -1,4 +1,4 @@
-// The client's end of a control connection, whoever the client is: connect, handshake, hello, frames, again after a
+// The client's end of a control connection, whoever the client is: connect, handshake, opening, frames, again after a
 // loss. WorkerLink and AgentLink give it their messages. See worker_link.h for the contract.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "closeranks/status.h"
 #include "control/control_thread.h"
@@ -18,8 +19,8 @@ namespace closeranks::control {
 
 struct ClientLinkOptions : LinkOptions {
   Claim claim;
-  // The first frame of each connection. A failure ends the attempt (it is logged and tried again).
-  std::function<Result<std::string>()> hello;
+  // The first frames of each connection. A failure ends the attempt (it is told and tried again).
+  std::function<Result<std::vector<std::string>>()> opening;
   // A frame after the handshake. A failure ends the connection, which is tried again.
   std::function<Status(FrameKind kind, std::span<const std::byte> body)> frame;
   LinkEvents events;
@@ -32,7 +33,8 @@ class ClientLink {
   ClientLink(const ClientLink&) = delete;
   ClientLink& operator=(const ClientLink&) = delete;
   void start();
-  Status send(std::string frame);
+  // `keep`: without a connection the frame waits for the next one instead of being dropped.
+  Status send(std::string frame, bool keep);
   void stop(std::chrono::milliseconds grace);
   [[nodiscard]] bool connected() const;
 

@@ -112,7 +112,7 @@ void Connection::wrote(const std::error_code& error) {
     const std::size_t bytes = queue_.front().bytes.size();
     queue_.pop_front();
     queued_bytes_ -= bytes;
-    if (events_.written) events_.written(bytes);
+    if (events_.written) events_.written();
     if (state_ != State::closed && !writing_) return write_next();
   }
   if (state_ == State::open) return end(broken(peer_, error));

@@ -32,7 +32,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     // event loop, never from within a function below; not after close() or finish().
     std::function<void(const Status& why)> closed;
     // A frame has been handed to the kernel. May be empty.
-    std::function<void(std::size_t bytes)> written;
+    std::function<void()> written;
   };
 
   // `peer` names the other side in errors. The socket is connected.

@@ -47,7 +47,7 @@ class WorkerLink {
 
  private:
   struct State;
-  std::shared_ptr<State> state_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace closeranks::control
