@@ -105,25 +105,28 @@ class Coordinator {
   Effects finish(Time now);
   void emit(EventKind kind, const Member* member, std::string reason, std::string detail = {});
   void send(WorkerId worker, ToWorker message);
-  void end(EventKind kind, std::string reason, std::string detail);
+  void end(EventKind kind, const Member* member, std::string reason, std::string detail);
 
   // roster.cc
-  void on_hello(const Hello& hello, Time now);
+  void on_hello(const Hello& hello, Member& member, Time now);
+  void bring_up_to_date(const Hello& hello, const Member& member);
   void welcome(const Member& member);
   void announce(Time now);
-  bool supersedes(const Hello& hello);
+  bool superseded_by(ViewNumber known);
   void evict(WorkerId worker, const std::string& reason);
+  [[nodiscard]] std::string exclusion_reason(WorkerId worker) const;
   void on_goodbye(Member& member);
 
   // suspicion.cc
-  void on_suspicion(const Suspicion& suspicion, Time now);
+  void on_suspicion(const Suspicion& suspicion, const Member& from, Time now);
   void on_agent_hello(const std::string& host, Time now);
   void on_agent_suspicion(const AgentSuspicion& suspicion, Time now);
-  void on_fenced(const Fenced& fenced, Time now);
-  void on_exited(const Exited& exited, Time now);
+  void on_fenced(const Fenced& fenced);
+  void on_exited(const Exited& exited);
   void suspect(Member& member, const std::string& reason, Time now);
   void ask_for_fence(Member& member, Time now);
-  void gone(Member& member, bool by_itself, const EndStatus& status, Time now);
+  void process_ended(Member& member, const EndStatus& status);
+  void must_go(Member& member);
   void check_fences(Time now);
 
   // view_change.cc
@@ -131,10 +134,12 @@ class Coordinator {
   bool give_up_if_too_few(const std::vector<Member*>& leaving);
   void propose(const std::vector<Member*>& leaving, Time now);
   void send_proposal(WorkerId worker);
-  void on_prepared(const Prepared& prepared, Time now);
-  void check_answers(Time now);
+  void on_prepared(const Prepared& prepared, const Member& member);
+  [[nodiscard]] bool must_answer(const Member& member) const;
+  void suspect_the_late(Time now);
+  [[nodiscard]] bool everybody_answered() const;
   void install();
-  std::vector<GroupResolution> resolve() const;
+  [[nodiscard]] std::vector<GroupResolution> resolve() const;
   void give_up_without_shrink();
 
   CoordinatorConfig config_;
@@ -154,5 +159,9 @@ class Coordinator {
   std::optional<Time> last_call_;
   Effects effects_;  // of the call in progress
 };
+
+std::string text_of(ViewNumber view);  // "(term, n)"
+// "slot 2 (worker 3)"
+std::string text_of(const Member& member);
 
 }  // namespace closeranks::membership

@@ -9,6 +9,7 @@
 
 #include "closeranks/ids.h"
 #include "closeranks/op.h"
+#include "membership/rules.h"
 
 namespace closeranks::membership {
 
@@ -80,11 +81,14 @@ struct ExcludedMember {
   friend bool operator==(const ExcludedMember&, const ExcludedMember&) = default;
 };
 
-// Pure: the decision for one group, from the statuses of all its survivors (at least one) under view `view`, with
-// `newly_excluded` the members excluded by this view and not in any status's departures.
+// Pure: the decision for one group, from the statuses of all its survivors (at least one, in any order, possibly of
+// different installed views) under view `view`. `excluded` are the members this view excludes, in order of exclusion;
+// those outside of the group, and those some status has a departure of, are skipped: a decision stands (rule 16).
 //   last_op(D) = min(largest observed entry word of D, largest `entered` of the survivors)
-//   failed range = [largest completed, largest entered) over the survivors, culprit: the lowest newly excluded slot
+//   failed range = [largest completed, largest entered) over the survivors without what has failed before, if anybody
+//   departs newly; culprit: the lowest slot among these
+// Statuses that contradict each other (members, departures) are a broken invariant.
 GroupResolution resolve_group(const std::vector<GroupStatus>& statuses, ViewNumber view,
-                              const std::vector<ExcludedMember>& newly_excluded);
+                              const std::vector<ExcludedMember>& excluded, const Rules& rules = {});
 
 }  // namespace closeranks::membership

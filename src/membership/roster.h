@@ -25,12 +25,14 @@ struct RosterEntry {
 // How a worker ended, as far as known.
 struct EndStatus {
   bool known = false;            // reaped
+  bool by_itself = true;         // before anybody killed it
   std::int32_t wait_status = 0;  // as from waitpid
   std::string reason;
 };
 
 // Life of a worker as the coordinator sees it. Legal transitions: running -> {left, suspected, gone},
-// left -> gone, suspected -> gone, {left, gone} -> excluded. Nothing leads back: a suspect is always fenced.
+// left -> gone, suspected -> {gone, left}, gone -> left (its status 0 is known late), {left, gone} -> excluded.
+// Nothing leads back to running: a suspect is always fenced.
 enum class Life : std::uint8_t {
   running,    // started, as far as anybody knows
   left,       // said goodbye, or exited with status 0: touches nothing, asked nothing; excluded only when waited for

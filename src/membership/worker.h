@@ -79,6 +79,7 @@ class Worker {
   ViewNumber promised_;  // highest proposal accepted (protocol rule 7)
   std::vector<ExcludedMember> excluded_;
   std::map<WorkerId, Raised> raised_;
+  bool leaving_ = false;
 };
 
 // Departures of a group made when `excluded` was in force: nobody had entered anything, so last_op is 0.

@@ -1,0 +1,104 @@
+// The decision of a view change for one group: who counts in which entry, and which entries fail.
+#include <algorithm>
+
+#include "base/assert.h"
+#include "membership/group_status.h"
+
+namespace closeranks::membership {
+namespace {
+
+bool same_decision(const Departure& a, const Departure& b) {
+  return a.worker == b.worker && a.slot == b.slot && a.last_op == b.last_op;
+}
+
+// Each status lists the group's departures up to its own installed view, in the order of exclusion: one list is the
+// beginning of every longer one. The longest is what has been decided.
+std::vector<Departure> decided_departures(const std::vector<GroupStatus>& statuses) {
+  const auto longest = std::max_element(statuses.begin(), statuses.end(), [](const auto& a, const auto& b) {
+    return a.departures.size() < b.departures.size();
+  });
+  for (const GroupStatus& status : statuses) {
+    CR_ASSERT(
+        std::equal(status.departures.begin(), status.departures.end(), longest->departures.begin(), same_decision));
+  }
+  return longest->departures;
+}
+
+std::uint64_t largest_observed(const std::vector<GroupStatus>& statuses, WorkerId worker) {
+  std::uint64_t largest = 0;
+  for (const GroupStatus& status : statuses) {
+    for (const ObservedEntry& entry : status.observed) {
+      if (entry.worker == worker) largest = std::max(largest, entry.entered);
+    }
+  }
+  return largest;
+}
+
+// A survivor may have dropped ranges that everybody has passed; no two survivors know different ones.
+std::vector<FailedRange> known_failures(const std::vector<GroupStatus>& statuses) {
+  std::vector<FailedRange> known;
+  for (const GroupStatus& status : statuses) {
+    for (const FailedRange& range : status.failed) {
+      if (std::find(known.begin(), known.end(), range) == known.end()) known.push_back(range);
+    }
+  }
+  std::sort(known.begin(), known.end(), [](const auto& a, const auto& b) { return a.from < b.from; });
+  return known;
+}
+
+// Adds [from, until) without what `ranges` (sorted, disjoint) cover already: failed stays failed, with its own culprit.
+void add_failure(std::vector<FailedRange>& ranges, FailedRange added) {
+  std::vector<FailedRange> merged;
+  std::uint64_t next = added.from;
+  const auto fill_up_to = [&](std::uint64_t bound) {
+    if (next < std::min(bound, added.until)) {
+      merged.push_back({next, std::min(bound, added.until), added.culprit, added.culprit_slot});
+    }
+  };
+  for (const FailedRange& range : ranges) {
+    fill_up_to(range.from);
+    merged.push_back(range);
+    next = std::max(next, range.until);
+  }
+  fill_up_to(added.until);
+  ranges = std::move(merged);
+}
+
+}  // namespace
+
+GroupResolution resolve_group(const std::vector<GroupStatus>& statuses, ViewNumber view,
+                              const std::vector<ExcludedMember>& excluded, const Rules& rules) {
+  CR_ASSERT(!statuses.empty());
+  const GroupStatus& first = statuses.front();
+  std::uint64_t entered = 0;
+  std::uint64_t completed = 0;
+  for (const GroupStatus& status : statuses) {
+    CR_ASSERT(status.group == first.group && status.members == first.members);
+    entered = std::max(entered, status.entered);
+    completed = std::max(completed, status.completed);
+  }
+
+  GroupResolution resolution;
+  resolution.group = first.group;
+  resolution.view = view;
+  if (rules.decide_once) resolution.departures = decided_departures(statuses);
+  if (rules.keep_failed_ranges) resolution.failed = known_failures(statuses);
+
+  const ExcludedMember* culprit = nullptr;
+  for (const ExcludedMember& member : excluded) {
+    if (std::find(first.members.begin(), first.members.end(), member.slot) == first.members.end()) continue;
+    const bool decided = std::any_of(resolution.departures.begin(), resolution.departures.end(),
+                                     [&](const Departure& departure) { return departure.worker == member.worker; });
+    if (decided) continue;
+    std::uint64_t last_op = largest_observed(statuses, member.worker);
+    if (rules.bound_by_survivors) last_op = std::min(last_op, entered);
+    resolution.departures.push_back({member.worker, member.slot, member.view, last_op});
+    if (culprit == nullptr || member.slot < culprit->slot) culprit = &member;
+  }
+  if (culprit != nullptr && completed < entered) {
+    add_failure(resolution.failed, {completed, entered, culprit->worker, culprit->slot});
+  }
+  return resolution;
+}
+
+}  // namespace closeranks::membership
