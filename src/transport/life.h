@@ -15,6 +15,7 @@
 #include "closeranks/ids.h"
 #include "closeranks/status.h"
 #include "transport/doorbell.h"
+#include "transport/futex.h"
 #include "transport/mapping.h"
 
 namespace closeranks::transport {
@@ -37,12 +38,6 @@ enum class LifeState : std::uint8_t {
   alive,
   departed,  // left in order (OwnLife::depart)
   died,      // killed, crashed, exited or called exec without departing
-};
-
-// Address and value for a futex wait that ends when the word changes.
-struct FutexWord {
-  const std::atomic<std::uint32_t>* address = nullptr;
-  std::uint32_t expected = 0;
 };
 
 // This process's own life. Threads: create and destroy on one thread; doorbell() and descriptor() from any.
@@ -91,6 +86,7 @@ class PeerLife {
   std::uint32_t watcher_ = 0;
   std::uint32_t pid_ = 0;
   std::uint32_t alive_value_ = 0;
+  Access access_ = Access::read_only;
   Mapping mapping_;
 };
 

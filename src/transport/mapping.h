@@ -1,4 +1,5 @@
-// Memory of a memfd, mapped shared and left out of fork children; unmapped on destruction.
+// Memory of a memfd, mapped shared and left out of fork children; unmapped on destruction. A fork child has nothing
+// mapped there, so an object that it inherits unmaps nothing.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ class Mapping {
  public:
   Mapping() = default;
   Mapping(Mapping&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)), owner_(other.owner_) {}
   Mapping& operator=(Mapping&& other) noexcept;
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
@@ -33,6 +34,7 @@ class Mapping {
  private:
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
+  int owner_ = 0;  // pid of the process that mapped it
 };
 
 // A sparse, zeroed memfd of `bytes`, sealed against resizing, close-on-exec and closed in fork children.

@@ -78,6 +78,7 @@ class Segment {
  private:
   friend class OutsideView;
   Segment() = default;
+  void advise_huge_pages() const;
   [[nodiscard]] std::byte* at(std::uint64_t offset) const { return mapping_.data() + offset; }
   [[nodiscard]] ControlWords& control() const { return *reinterpret_cast<ControlWords*>(at(layout_.control)); }
 
