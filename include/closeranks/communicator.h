@@ -46,6 +46,9 @@ struct Call {
   std::vector<Buffer> outputs;
   // Deadline of the op from its issue; zero: the group's own timeout.
   std::chrono::milliseconds timeout{0};
+  // The caller waits at once: the engine's thread is not woken for this op. Saves a thread switch; the op is driven all
+  // the same if the caller does something else first, but only when a waiting caller or another op wakes the engine.
+  bool wait_follows = false;
   // Kept until the op is done: owners of the memory above (torch's storages).
   std::shared_ptr<void> keep_alive;
 };

@@ -1,0 +1,168 @@
+#include "communicator/call_shape.h"
+
+#include <algorithm>
+
+#include "communicator/buffer_list.h"
+#include "communicator/kernels.h"
+
+namespace closeranks::communicator {
+namespace {
+
+Status wrong(const Call& call, const std::string& why) {
+  return {Fault::invalid_argument, Move::fix_call, std::string(name_of(call.kind)) + ": " + why};
+}
+
+std::string bytes_of(std::uint64_t bytes) { return std::to_string(bytes) + " bytes"; }
+
+// `actual` bytes of input or output must be `expected`.
+Status expect(const Call& call, const char* what, std::uint64_t actual, std::uint64_t expected, const char* because) {
+  if (actual == expected) return {};
+  return wrong(call, std::string(what) + " has " + bytes_of(actual) + ", expected " + bytes_of(expected) + " (" +
+                         because + ")");
+}
+
+bool null_memory(const std::vector<Buffer>& buffers) {
+  return std::any_of(buffers.begin(), buffers.end(),
+                     [](const Buffer& buffer) { return buffer.data == nullptr && buffer.bytes != 0; });
+}
+
+// The unit, from whichever side of the call has exactly one on this member; and the other side checked against it.
+Result<std::uint64_t> unit_of(const Call& call, const GroupFacts& group) {
+  const std::uint64_t inputs = total_bytes(call.inputs);
+  const std::uint64_t outputs = total_bytes(call.outputs);
+  const bool at_root = call.root == group.self;
+  std::uint64_t unit = 0;
+  Status fits;
+  switch (call.kind) {
+    case OpKind::barrier:
+      fits = expect(call, "the call", inputs + outputs, 0, "a barrier moves no data");
+      break;
+    case OpKind::all_reduce:
+      unit = inputs;
+      fits = expect(call, "output", outputs, unit, "as long as the input");
+      break;
+    case OpKind::broadcast:
+      unit = outputs;
+      if (gives_input(call.kind, call.root, group)) {
+        fits = expect(call, "input", inputs, unit, "as long as the output");
+      }
+      break;
+    case OpKind::all_gather:
+      unit = inputs;
+      fits = expect(call, "output", outputs, unit * group.members, "one input of each member");
+      break;
+    case OpKind::reduce_scatter:
+      unit = outputs;
+      fits = expect(call, "input", inputs, unit * group.members, "one output of each member");
+      break;
+    case OpKind::gather:
+      unit = inputs;
+      fits = expect(call, "output", outputs, at_root ? unit * group.members : 0,
+                    at_root ? "one input of each member" : "only the root has output");
+      break;
+    case OpKind::scatter:
+      unit = outputs;
+      fits = expect(call, "input", inputs, at_root ? unit * group.members : 0,
+                    at_root ? "one output of each member" : "only the root has input");
+      break;
+    case OpKind::send:
+      unit = inputs;
+      fits = expect(call, "output", outputs, 0, "a send has none");
+      break;
+    case OpKind::recv:
+      unit = outputs;
+      fits = expect(call, "input", inputs, 0, "a recv has none");
+      break;
+  }
+  if (!fits.ok()) return fits;
+  return unit;
+}
+
+// Mixes `value` into `hash`: FNV-1a's step over 64-bit words, with the upper bits folded back in. Not for adversaries;
+// it tells calls apart that differ by mistake.
+std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
+  hash ^= value;
+  hash *= 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 29);
+}
+
+}  // namespace
+
+bool is_reduction(OpKind kind) { return kind == OpKind::all_reduce || kind == OpKind::reduce_scatter; }
+
+bool is_rooted(OpKind kind) {
+  return kind == OpKind::broadcast || kind == OpKind::gather || kind == OpKind::scatter;
+}
+
+bool gives_input(OpKind kind, Rank root, const GroupFacts& group) {
+  switch (kind) {
+    case OpKind::barrier:
+    case OpKind::recv: return false;
+    case OpKind::broadcast: return group.lowest_member_is_root || root == group.self;
+    case OpKind::scatter: return root == group.self;
+    default: return true;
+  }
+}
+
+algorithm::Range CallShape::piece(std::uint32_t piece) const {
+  const std::uint64_t from = piece * piece_unit_bytes;
+  return {from, std::min(piece_unit_bytes, unit_bytes - from)};
+}
+
+Result<CallShape> shape_of(const Call& call, const GroupFacts& group) {
+  const bool point_to_point = call.kind == OpKind::send || call.kind == OpKind::recv;
+  const bool names_a_rank = is_rooted(call.kind) || (point_to_point && !call.any_source);
+  if (names_a_rank && call.root.value() >= group.members) {
+    return wrong(call, "rank " + std::to_string(call.root.value()) + " is not in this group of " +
+                           std::to_string(group.members));
+  }
+  if (point_to_point && !call.any_source && call.root == group.self) {
+    return wrong(call, "a member does not send to itself");
+  }
+  if (null_memory(call.inputs) || null_memory(call.outputs)) return wrong(call, "a buffer has a size but no memory");
+  if (is_reduction(call.kind)) {
+    const Status meaningful = check_reduction(call.dtype, call.reduce);
+    if (!meaningful.ok()) return wrong(call, meaningful.message());
+  }
+  const Result<std::uint64_t> unit = unit_of(call, group);
+  if (!unit.ok()) return unit.status();
+  if (unit.value() % size_of(call.dtype) != 0) {
+    return wrong(call, bytes_of(unit.value()) + " is not a whole number of " + std::string(name_of(call.dtype)));
+  }
+  CallShape shape{unit.value(), unit.value(), 1};
+  if (point_to_point || unit.value() == 0) return shape;
+  const std::uint64_t longest =
+      algorithm::piece_unit_bytes(call.kind, call.dtype, group.members, group.entry_budget_bytes);
+  if (unit.value() > longest) {
+    shape.piece_unit_bytes = longest;
+    shape.pieces = static_cast<std::uint32_t>((unit.value() + longest - 1) / longest);
+  }
+  return shape;
+}
+
+std::uint64_t signature_of(const Call& call, const CallShape& shape, std::uint32_t piece, Policy policy,
+                           bool lowest_member_is_root) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  hash = mixed(hash, static_cast<std::uint64_t>(call.kind));
+  hash = mixed(hash, static_cast<std::uint64_t>(call.dtype));
+  hash = mixed(hash, is_reduction(call.kind) ? static_cast<std::uint64_t>(call.reduce) : 0);
+  const bool root_is_agreed = is_rooted(call.kind) && !(call.kind == OpKind::broadcast && lowest_member_is_root);
+  hash = mixed(hash, root_is_agreed ? 1 + std::uint64_t{call.root.value()} : 0);
+  hash = mixed(hash, shape.unit_bytes);
+  hash = mixed(hash, piece);
+  return mixed(hash, static_cast<std::uint64_t>(policy));
+}
+
+std::string describe(OpKind kind, DType dtype, ReduceOp reduce, Rank root, std::uint64_t unit_bytes,
+                     bool lowest_member_is_root) {
+  std::string text(name_of(kind));
+  if (kind == OpKind::barrier) return text;
+  text += " of " + std::to_string(unit_bytes / size_of(dtype)) + " " + std::string(name_of(dtype));
+  if (is_reduction(kind)) text += ", " + std::string(name_of(reduce));
+  if (kind == OpKind::broadcast && lowest_member_is_root) return text + ", from the lowest present member";
+  if (kind == OpKind::broadcast || kind == OpKind::scatter) text += " from rank " + std::to_string(root.value());
+  if (kind == OpKind::gather) text += " to rank " + std::to_string(root.value());
+  return text;
+}
+
+}  // namespace closeranks::communicator

@@ -1,0 +1,116 @@
+#include "communicator/members.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace closeranks::communicator {
+
+Members::Members(std::vector<Slot> slots, Rank self, WorkerId self_worker, std::string member_word,
+                 transport::Segment own)
+    : slots_(std::move(slots)),
+      self_(self),
+      self_worker_(self_worker),
+      member_word_(std::move(member_word)),
+      members_(slots_.size()) {
+  hold(self_, std::move(own));
+}
+
+std::optional<Rank> Members::rank_of(Slot slot) const {
+  const auto found = std::find(slots_.begin(), slots_.end(), slot);
+  if (found == slots_.end()) return std::nullopt;
+  return Rank{static_cast<std::uint32_t>(found - slots_.begin())};
+}
+
+void Members::hold(Rank rank, transport::Segment segment) {
+  CR_ASSERT(!members_[rank.value()].segment.has_value());
+  members_[rank.value()].segment.emplace(std::move(segment));
+}
+
+bool Members::publish_connected(const algorithm::RankSet& present) {
+  if (connected_) return false;
+  for (std::uint32_t r = 0; r < size(); ++r) {
+    if (present[r] && !members_[r].segment.has_value()) return false;
+  }
+  connected_ = true;
+  own().connected().store(1, std::memory_order_release);
+  return true;
+}
+
+bool Members::all_connected(const algorithm::RankSet& present) {
+  all_connected_ = all_connected_ || not_connected(present).empty();
+  return all_connected_;
+}
+
+std::vector<Rank> Members::not_connected(const algorithm::RankSet& present) const {
+  std::vector<Rank> missing;
+  for (std::uint32_t r = 0; r < size(); ++r) {
+    if (!present[r]) continue;
+    const transport::Segment* held = segment(Rank{r});
+    if (held == nullptr || held->connected().load(std::memory_order_acquire) == 0) missing.push_back(Rank{r});
+  }
+  return missing;
+}
+
+void Members::ring() const {
+  transport::Doorbell::fence();
+  for (const Member& member : members_) {
+    if (member.peer && member.peer->life.has_value()) member.peer->life->doorbell().ring_fenced();
+  }
+}
+
+std::string Members::name(Rank rank) const {
+  std::string text = member_word_ + " " + std::to_string(slot(rank).value());
+  const std::shared_ptr<Peer>& known = peer(rank);
+  std::string facts;
+  // In a plain job a worker's number is its rank: once is enough.
+  const WorkerId worker = known ? known->worker : self_worker_;
+  if ((known || rank == self_) && worker.value() != slot(rank).value()) {
+    facts = "worker " + std::to_string(worker.value());
+  }
+  const std::uint32_t pid = rank == self_ ? static_cast<std::uint32_t>(::getpid()) : known ? known->pid : 0;
+  if (pid != 0) facts += (facts.empty() ? "pid " : ", pid ") + std::to_string(pid);
+  return facts.empty() ? text : text + " (" + facts + ")";
+}
+
+std::string Members::names(const std::vector<Rank>& ranks) const {
+  constexpr std::size_t spelled_out = 4;
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size() && i < spelled_out; ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += name(ranks[i]);
+  }
+  if (ranks.size() > spelled_out) text += " and " + std::to_string(ranks.size() - spelled_out) + " more";
+  return text;
+}
+
+std::uint64_t Members::entered(Rank member) const {
+  const transport::Segment* held = segment(member);
+  return held == nullptr ? 0 : held->entered().load(std::memory_order_acquire);
+}
+
+std::uint64_t Members::completed(Rank member) const {
+  const transport::Segment* held = segment(member);
+  return held == nullptr ? 0 : held->completed().load(std::memory_order_acquire);
+}
+
+std::uint64_t Members::block_word(Rank owner, std::uint64_t sequence, std::uint32_t block) const {
+  const transport::Segment* held = segment(owner);
+  return held == nullptr ? 0 : held->block_word(sequence, block).load(std::memory_order_acquire);
+}
+
+std::uint64_t Members::signature(Rank member, std::uint64_t sequence) const {
+  const transport::Segment* held = segment(member);
+  // Written before `entered`, which the reader has acquired.
+  return held == nullptr ? 0 : held->descriptor_slot(sequence).signature.load(std::memory_order_relaxed);
+}
+
+std::uint64_t Members::decision_word(std::uint64_t sequence) const {
+  const transport::Segment* held = segment(Rank{0});
+  return held == nullptr ? 0 : held->decision(sequence).load(std::memory_order_acquire);
+}
+
+}  // namespace closeranks::communicator

@@ -1,0 +1,81 @@
+// The members of one group: who they are, the segments this process holds of them, and their words as the group
+// machine reads them. All under the drive lock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "algorithm/group_machine.h"
+#include "closeranks/ids.h"
+#include "communicator/peer.h"
+#include "transport/segment.h"
+
+namespace closeranks::communicator {
+
+class Members final : public algorithm::Words {
+ public:
+  // `slots` in rank order; `own` is this member's segment. `member_word`: EngineOptions::member_word.
+  Members(std::vector<Slot> slots, Rank self, WorkerId self_worker, std::string member_word, transport::Segment own);
+
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(slots_.size()); }
+  [[nodiscard]] Rank self() const { return self_; }
+  [[nodiscard]] const std::vector<Slot>& slots() const { return slots_; }
+  [[nodiscard]] Slot slot(Rank rank) const { return slots_[rank.value()]; }
+  [[nodiscard]] std::optional<Rank> rank_of(Slot slot) const;
+
+  // -- peers and segments -----------------------------------------------------------------------------------------
+  // nullptr while the address is not known, and for this member itself.
+  [[nodiscard]] const std::shared_ptr<Peer>& peer(Rank rank) const { return members_[rank.value()].peer; }
+  void set_peer(Rank rank, std::shared_ptr<Peer> peer) { members_[rank.value()].peer = std::move(peer); }
+  // nullptr while it is not held. Once held it stays, also when the member is excluded (protocol rule 5).
+  [[nodiscard]] const transport::Segment* segment(Rank rank) const {
+    const auto& segment = members_[rank.value()].segment;
+    return segment.has_value() ? &*segment : nullptr;
+  }
+  [[nodiscard]] const transport::Segment& own() const { return *members_[self_.value()].segment; }
+  void hold(Rank rank, transport::Segment segment);
+  // One fetch at a time per member; set and cleared by the engine.
+  bool& fetching(Rank rank) { return members_[rank.value()].fetching; }
+
+  // Publishes `connected` once the segments of all of `present` are held. True when it was published by this call.
+  bool publish_connected(const algorithm::RankSet& present);
+  // All of `present` have published `connected`: entry 0 may be entered (protocol rule 6). Remembers a yes.
+  [[nodiscard]] bool all_connected(const algorithm::RankSet& present);
+  // Members of `present` that have not (or whose segment is not held yet).
+  [[nodiscard]] std::vector<Rank> not_connected(const algorithm::RankSet& present) const;
+
+  // Wakes the sleeping threads of all other members after stores of ours; the fence is included.
+  void ring() const;
+
+  // -- texts ------------------------------------------------------------------------------------------------------
+  // "slot 2 (worker 5, pid 4711)", as much of it as is known.
+  [[nodiscard]] std::string name(Rank rank) const;
+  // "slot 2 (...), slot 3 (...) and 5 more"; at most four are spelled out.
+  [[nodiscard]] std::string names(const std::vector<Rank>& ranks) const;
+
+  // -- algorithm::Words: acquire loads ----------------------------------------------------------------------------
+  [[nodiscard]] std::uint64_t entered(Rank member) const override;
+  [[nodiscard]] std::uint64_t completed(Rank member) const override;
+  [[nodiscard]] std::uint64_t block_word(Rank owner, std::uint64_t sequence, std::uint32_t block) const override;
+  [[nodiscard]] std::uint64_t signature(Rank member, std::uint64_t sequence) const override;
+  [[nodiscard]] std::uint64_t decision_word(std::uint64_t sequence) const override;
+
+ private:
+  struct Member {
+    std::shared_ptr<Peer> peer;
+    std::optional<transport::Segment> segment;
+    bool fetching = false;
+  };
+  std::vector<Slot> slots_;
+  Rank self_;
+  WorkerId self_worker_;
+  std::string member_word_;
+  std::vector<Member> members_;
+  bool connected_ = false;
+  bool all_connected_ = false;
+};
+
+}  // namespace closeranks::communicator

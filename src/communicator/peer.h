@@ -1,0 +1,34 @@
+// Another worker of the job, as this process knows it: its address, and its life once attached.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "closeranks/ids.h"
+#include "transport/life.h"
+
+namespace closeranks::communicator {
+
+// Shared by all groups it is a member of; never removed while the engine lives, because sleepers hold pointers to its
+// life words. The address is fixed; the rest changes under the drive lock, `life` from empty to attached only.
+struct Peer {
+  Slot slot;
+  WorkerId worker;
+  std::uint32_t pid = 0;
+  std::string endpoint;  // of its segment server
+  std::string token;     // that its segment server asks for
+
+  std::optional<transport::PeerLife> life;
+  bool fetching_life = false;
+  // Its segment server does not answer any more: the process is gone, also where its life was never attached.
+  bool unreachable = false;
+  // Why the coordinator excluded it; empty: it did not, or this worker does not know yet.
+  std::string excluded_because;
+
+  [[nodiscard]] bool gone() const {
+    return unreachable || (life.has_value() && life->state() != transport::LifeState::alive);
+  }
+};
+
+}  // namespace closeranks::communicator
