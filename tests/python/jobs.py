@@ -1,0 +1,83 @@
+"""Running jobs under the built tool, and checking that nothing of them is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = os.environ.get("CLOSERANKS_TOOL", str(Path(sys.executable).with_name("closeranks")))
+
+
+@dataclass
+class Job:
+    """A finished `closeranks run`."""
+
+    status: int
+    output: str
+    seconds: float
+    events: list[dict[str, Any]] = field(default_factory=list)
+    results: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [e for e in self.events if e["event"] == event]
+
+    def excluded(self) -> set[int]:
+        return {e["slot"] for e in self.of("worker_excluded")}
+
+
+def pids_of(events: list[dict[str, Any]]) -> list[int]:
+    return [e["pid"] for e in events if e["event"] == "worker_started"]
+
+
+def leftovers(pids: list[int]) -> list[int]:
+    """Processes of `pids` that still run; a moment is granted to the kernel."""
+    deadline = time.monotonic() + 5
+    while True:
+        alive = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        if not alive or time.monotonic() > deadline:
+            return alive
+        time.sleep(0.05)
+
+
+def run(
+    folder: Path,
+    script: list[str],
+    *,
+    workers: int = 4,
+    flags: tuple[str, ...] = ("--shrink",),
+    timeout_s: float = 120,
+    environment: dict[str, str] | None = None,
+) -> Job:
+    """`closeranks run FLAGS --nproc-per-node WORKERS SCRIPT...` to its end; asserts that no process is left."""
+    events_file = folder / "events.jsonl"
+    command = [TOOL, "run", "--nproc-per-node", str(workers), "--events", str(events_file)]
+    command += ["--log-dir", str(folder / "log"), *flags, *script]
+    start = time.monotonic()
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(environment or {})}
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        try:
+            output, _ = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+        raise AssertionError(f"the job did not end within {timeout_s} s; its output:\n{output[-6000:]}") from None
+    job = Job(process.returncode, output, time.monotonic() - start)
+    if events_file.exists():
+        job.events = [json.loads(line) for line in events_file.read_text().splitlines()]
+    for file in folder.glob("slot-*.json"):
+        result = json.loads(file.read_text())
+        job.results[result["slot"]] = result
+    assert not leftovers(pids_of(job.events)), "workers are left behind"
+    return job
