@@ -99,6 +99,7 @@ void fields(auto& archive, Like<membership::Suspicion> auto& m) {
   archive.field("suspect", m.suspect);
   archive.field("reason", m.reason);
   archive.field("in_op", m.in_op);
+  archive.field("seems_gone", m.seems_gone);
 }
 
 void fields(auto& archive, Like<membership::OpRepaired> auto& m) {

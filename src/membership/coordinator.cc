@@ -70,7 +70,7 @@ Effects Coordinator::handle_worker(const FromWorker& message, Time now) {
     return finish(now);
   }
   if (member->life == Life::excluded) {
-    if (config_.rules.evict_excluded) evict(from, exclusion_reason(from));
+    evict(from, exclusion_reason(from));
     return finish(now);
   }
   if (const auto* hello = std::get_if<Hello>(&message)) on_hello(*hello, *member, now);

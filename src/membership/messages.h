@@ -40,12 +40,15 @@ struct Prepared {
   std::vector<GroupStatus> statuses;
 };
 
-// A hint (protocol rule 22): `suspect` seems gone. `in_op`: an op of the reporter waits for it.
+// A hint (protocol rule 22). `in_op`: an op of the reporter waits for `suspect`. `seems_gone`: it shows a sign of death
+// (its life word, its endpoint refuses); else it is only waited for - it has not even been heard of, say - which counts
+// once its agent says that it has ended with status 0.
 struct Suspicion {
   WorkerId from;
   WorkerId suspect;
   std::string reason;
   bool in_op = false;
+  bool seems_gone = true;
 };
 
 // An op went on without a member, or was finished for one: for the event log (op_repaired).

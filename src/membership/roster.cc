@@ -61,6 +61,7 @@ void Coordinator::on_hello(const Hello& hello, Member& member, Time now) {
   if (!member.registered || member.address != hello.self) {
     if (!member.registered) emit(EventKind::worker_registered, &member, "said hello for the first time");
     member.registered = true;
+    member.waited_for = false;  // it was for a sign of life; from here on its peers can see for themselves
     member.address = hello.self;
     effects_.journal.emplace_back(WorkerRegistered{hello.self});
     unannounced_.push_back(hello.self);

@@ -9,8 +9,6 @@ struct Rules {
   bool refuse_lower_numbers = true;
   // Rule 8. A view is proposed only when everybody it excludes is fenced.
   bool fence_before_propose = true;
-  // Rule 9. Only groups with an excluded member are frozen and resolved.
-  bool only_affected_groups = true;
   // Rule 11. Failed ranges of earlier views are handed on.
   bool keep_failed_ranges = true;
   // Rule 16. A departure decided once is never decided again.
@@ -29,8 +27,6 @@ struct Rules {
   bool reports_are_hints = true;
   // A view is decided only with the answer of every registered survivor (late ones become suspects).
   bool wait_for_all_survivors = true;
-  // An excluded worker that says hello again is told that it is out.
-  bool evict_excluded = true;
 };
 
 }  // namespace closeranks::membership

@@ -16,7 +16,7 @@ void Coordinator::on_suspicion(const Suspicion& suspicion, const Member& from, T
   const std::string reason = text_of(from) + " waits for it: " + suspicion.reason;
   suspected->waited_for = suspected->waited_for || suspicion.in_op;
   if (suspected->life == Life::running) {
-    suspect(*suspected, reason, now);
+    if (suspicion.seems_gone) suspect(*suspected, reason, now);
   } else if (suspected->life == Life::left) {
     if (suspected->suspected_because.empty()) {
       suspected->suspected_because = reason;

@@ -146,7 +146,7 @@ void Coordinator::install() {
     excluded->life = Life::excluded;
     excluded->fence_deadline.reset();
     emit(EventKind::worker_excluded, excluded, member.reason, excluded->suspected_because);
-    if (excluded->registered && config_.rules.evict_excluded) evict(member.worker, member.reason);
+    if (excluded->registered) evict(member.worker, member.reason);
   }
   install.excluded = excluded_;
   effects_.journal.emplace_back(ViewDecided{view_, excluded_});

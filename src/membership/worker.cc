@@ -23,11 +23,15 @@ WorkerEffects Worker::connected() {
   // the coordinator may have forgotten, and only a new proposal brings this worker out of it.
   const ViewNumber prepared = promised_ > installed_ ? promised_ : ViewNumber{};
   effects.send.push_back(Hello{self_, installed_, prepared});
-  for (const auto& [suspect, raised] : raised_) {
-    effects.send.push_back(Suspicion{self_.worker, suspect, raised.reason, raised.in_op});
-  }
+  say_raised(effects);
   if (leaving_) effects.send.push_back(Goodbye{self_.worker});
   return effects;
+}
+
+void Worker::say_raised(WorkerEffects& effects) const {
+  for (const auto& [suspect, raised] : raised_) {
+    effects.send.push_back(Suspicion{self_.worker, suspect, raised.reason, raised.in_op, raised.seems_gone});
+  }
 }
 
 WorkerEffects Worker::handle(const ToWorker& message) {
@@ -52,6 +56,7 @@ WorkerEffects Worker::on_welcome(const Welcome& welcome) {
     state_ = State::active;
     installed_ = welcome.view;
     excluded_ = welcome.excluded;
+    say_raised(effects);
   }
   return effects;
 }
@@ -85,9 +90,7 @@ WorkerEffects Worker::on_install(const Install& install) {
   WorkerEffects effects;
   effects.install = install;
   std::erase_if(raised_, [this](const auto& entry) { return is_excluded(entry.first); });
-  for (const auto& [suspect, raised] : raised_) {
-    effects.send.push_back(Suspicion{self_.worker, suspect, raised.reason, raised.in_op});
-  }
+  say_raised(effects);
   return effects;
 }
 
@@ -100,12 +103,27 @@ WorkerEffects Worker::on_evicted(const Evicted& evicted) {
 }
 
 WorkerEffects Worker::suspect(WorkerId suspect, std::string reason, bool in_op) {
+  return raise(suspect, Raised{std::move(reason), in_op, true});
+}
+
+WorkerEffects Worker::waits_for(WorkerId absent, std::string reason) {
+  return raise(absent, Raised{std::move(reason), true, false});
+}
+
+WorkerEffects Worker::raise(WorkerId suspect, Raised raised) {
   if (state_ == State::evicted || leaving_ || is_excluded(suspect)) return {};
   const auto found = raised_.find(suspect);
-  if (found != raised_.end() && (found->second.in_op || !in_op)) return {};
-  raised_[suspect] = Raised{reason, in_op};
+  if (found != raised_.end()) {
+    const Raised& before = found->second;
+    const bool says_more = (raised.in_op && !before.in_op) || (raised.seems_gone && !before.seems_gone);
+    if (!says_more) return {};
+    raised.in_op = raised.in_op || before.in_op;
+    raised.seems_gone = raised.seems_gone || before.seems_gone;
+  }
+  raised_[suspect] = raised;
   WorkerEffects effects;
-  if (state_ != State::joining) effects.send.push_back(Suspicion{self_.worker, suspect, std::move(reason), in_op});
+  if (state_ == State::joining) return effects;  // said at the welcome
+  effects.send.push_back(Suspicion{self_.worker, suspect, raised.reason, raised.in_op, raised.seems_gone});
   return effects;
 }
 

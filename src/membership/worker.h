@@ -50,8 +50,11 @@ class Worker {
   WorkerEffects handle(const ToWorker& message);
   // The engine has frozen for `view`. Answers prepared; nothing if the view has been replaced meanwhile.
   WorkerEffects frozen(ViewNumber view, std::vector<GroupStatus> statuses);
-  // `suspect` seems gone. Sent once per suspect and view, and once more when an op begins to wait for it.
+  // `suspect` shows a sign of death. Sent once per suspect and view, and once more when an op begins to wait for it.
   WorkerEffects suspect(WorkerId suspect, std::string reason, bool in_op);
+  // An op waits for `absent`, of which there is no sign at all, of life or of death (no address yet). Harmless while it
+  // may still come; if it has ended in order, it is excluded for this. Sent once per view.
+  WorkerEffects waits_for(WorkerId absent, std::string reason);
   // The engine has stopped: no group, no op, no mapping is left.
   WorkerEffects goodbye();
 
@@ -64,7 +67,11 @@ class Worker {
   struct Raised {
     std::string reason;
     bool in_op = false;
+    bool seems_gone = false;
   };
+  WorkerEffects raise(WorkerId suspect, Raised raised);
+  void say_raised(WorkerEffects& effects) const;
+
   WorkerEffects on_welcome(const Welcome& welcome);
   WorkerEffects on_propose(const Propose& propose);
   WorkerEffects on_install(const Install& install);
