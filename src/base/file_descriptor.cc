@@ -39,6 +39,7 @@ void close_in_fork_child(int descriptor) {
       log::warning("no handler for fork could be registered: forked children will keep closeranks' sockets open");
     }
   });
+  keep_in_fork_child(descriptor);  // listed twice, it would outlive its close
   for (int i = 0; i < fork_table_size; ++i) {
     int expected = 0;
     if (fork_table[static_cast<std::size_t>(i)].compare_exchange_strong(expected, descriptor + 1)) {
