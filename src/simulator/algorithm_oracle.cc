@@ -1,0 +1,201 @@
+// What must hold at each step: one writer per block, inputs overwritten by final values only, nothing written into a
+// member that has returned, results that are complete and equal on all survivors, failures that are justified, and in
+// the end nobody who waits for ever.
+#include <algorithm>
+#include <bit>
+
+#include "simulator/algorithm_text.h"
+#include "simulator/algorithm_world.h"
+
+namespace closeranks::simulator {
+
+using algorithm::Action;
+
+void AlgorithmWorld::fail(const std::string& what) {
+  if (!violation_) {
+    violation_ = what;
+  }
+}
+
+std::uint32_t AlgorithmWorld::contributor_bits(const Member& member, std::uint64_t sequence) const {
+  std::uint32_t bits = 0;
+  for (std::uint32_t other = 0; other < count(); ++other) {
+    bits |= member.machine.contributes(Rank{other}, sequence) ? std::uint32_t{1} << other : 0;
+  }
+  return bits;
+}
+
+Value AlgorithmWorld::read_input(const Member& reader, Rank source, std::uint64_t sequence, std::uint32_t cell) {
+  const bool held = (unmapped_for(reader) >> source.value() & 1) == 0;
+  return held ? memory_.input(source, sequence, cell) : 0;
+}
+
+Value AlgorithmWorld::expected(const Member& member, std::uint64_t sequence, std::uint32_t block,
+                               std::uint32_t half) const {
+  const algorithm::EntryPlan& plan = setting_->plans[sequence];
+  const algorithm::BlockPlan planned = algorithm::block_plan(plan, count(), block);
+  const std::uint32_t cell = 2 * input_block(plan, block) + half;
+  if (planned.reduced) {
+    return make_value(Content::reduced, sequence, cell, contributor_bits(member, sequence));
+  }
+  const Rank source = plan.kind == OpKind::broadcast ? member.machine.effective_root(plan, sequence) : planned.source;
+  return member.machine.contributes(source, sequence) ? input_of(source, sequence, cell) : zero_value;
+}
+
+void AlgorithmWorld::check_writer(std::uint32_t member, std::uint64_t sequence, std::uint32_t block) {
+  std::uint8_t& writer = writers_[sequence * setting_->blocks + block];
+  if (writer != 0 && writer != member + 1 && members_[writer - 1].alive) {
+    fail("block " + std::to_string(block) + " of entry " + std::to_string(sequence) +
+         " has two living writers: " + std::to_string(writer - 1) + " and " + std::to_string(member));
+  }
+  writer = static_cast<std::uint8_t>(member + 1);
+}
+
+void AlgorithmWorld::check_copy(std::uint32_t member, const Action& action, std::uint32_t half, Value value) {
+  const Member& target = members_[action.destination.value()];
+  const std::string where = "block " + std::to_string(action.block) + " of entry " + std::to_string(action.sequence) +
+                            " at member " + std::to_string(action.destination.value());
+  if (target.alive && !target.suspected && !target.machine.failure()) {
+    if (target.machine.completed() > action.sequence) {
+      fail("member " + std::to_string(member) + " writes " + where + ", which has completed that entry");
+    } else if (memory_.entered(action.destination) <= action.sequence) {
+      fail("member " + std::to_string(member) + " writes " + where + ", which has not entered that entry");
+    }
+  }
+  const Value wanted = expected(members_[member], action.sequence, action.block, half);
+  if (value != wanted) {
+    fail("member " + std::to_string(member) + " writes " + describe(value) + " to " + where + " instead of " +
+         describe(wanted));
+  }
+}
+
+void AlgorithmWorld::check_inline(std::uint32_t index, std::uint64_t sequence) {
+  const Member& member = members_[index];
+  const algorithm::EntryPlan& plan = setting_->plans[sequence];
+  const Rank root = member.machine.effective_root(plan, sequence);
+  for (std::uint32_t source = 0; source < count(); ++source) {
+    const bool from_root = plan.kind == OpKind::broadcast || plan.kind == OpKind::scatter;
+    if (!member.machine.contributes(Rank{source}, sequence) || (from_root && Rank{source} != root)) {
+      continue;
+    }
+    const bool held = (unmapped_for(member) >> source & 1) == 0;
+    const Value value = held ? memory_.payload(Rank{source}, sequence, index) : 0;
+    if (value != input_of(Rank{source}, sequence, index)) {
+      fail("member " + std::to_string(index) + " combines " + describe(value) + " of member " + std::to_string(source) +
+           " into entry " + std::to_string(sequence));
+    }
+  }
+}
+
+void AlgorithmWorld::check_outputs(std::uint32_t index, std::uint64_t sequence) {
+  const Member& member = members_[index];
+  const algorithm::EntryPlan& plan = setting_->plans[sequence];
+  for (std::uint32_t block = 0; block < plan.blocks(); ++block) {
+    const algorithm::BlockPlan planned = algorithm::block_plan(plan, count(), block);
+    if (!planned.all_destinations && planned.destination != Rank{index}) {
+      continue;
+    }
+    for (std::uint32_t half = 0; half < 2; ++half) {
+      const Value value = memory_.output(Rank{index}, sequence, 2 * output_block(plan, block) + half);
+      const Value wanted = expected(member, sequence, block, half);
+      if (value != wanted) {
+        fail("member " + std::to_string(index) + " completes entry " + std::to_string(sequence) + " with " +
+             describe(value) + " in block " + std::to_string(block) + " instead of " + describe(wanted));
+      }
+    }
+  }
+}
+
+void AlgorithmWorld::check_completion(std::uint32_t index, const Action& action) {
+  const std::uint64_t sequence = action.sequence;
+  const std::string who = "member " + std::to_string(index) + " completes entry " + std::to_string(sequence);
+  const AlgorithmScenario& scenario = setting_->scenario;
+  const OpKind kind = scenario.calls[sequence].kind;
+  Member& member = members_[index];
+  Result result = Result::success;
+  std::uint64_t detail = 0;
+  if (action.outcome == Fault::none) {
+    check_outputs(index, sequence);
+    detail = contributor_bits(member, sequence);
+    if (scenario.odd && scenario.odd->sequence <= sequence && (detail >> scenario.odd->member.value() & 1) &&
+        std::popcount(static_cast<std::uint32_t>(detail)) > 1) {
+      fail(who + " although member " + std::to_string(scenario.odd->member.value()) + " made another call");
+    }
+  } else if (action.outcome == Fault::peer_lost) {
+    result = Result::lost;
+    detail = action.culprit.value();
+    const bool unrepaired = kind == OpKind::gather || kind == OpKind::scatter ||
+                            (kind == OpKind::broadcast && !scenario.lowest_member_is_root);
+    if (scenario.policy == Policy::repair && !unrepaired) {
+      fail(who + " with a lost peer, although its kind is repaired");
+    }
+    const Member& culprit = members_[action.culprit.value()];
+    if (culprit.alive && !culprit.suspected) {
+      fail(who + " blaming member " + std::to_string(action.culprit.value()) + ", which is alive");
+    }
+  } else {
+    result = Result::mismatch;
+    detail = action.culprit.value();
+    if (!scenario.odd || scenario.odd->sequence > sequence) {
+      fail(who + " with a mismatch where there is none");
+    } else if (count() > 2 && scenario.odd->member != action.culprit && crashes_ == 0) {
+      fail(who + " blaming member " + std::to_string(action.culprit.value()) + " for another's call");
+    }
+  }
+  const auto entries = scenario.calls.size();
+  const std::uint64_t packed = static_cast<std::uint64_t>(result) << 32 | detail;
+  results_[index * entries + sequence] = packed;
+  for (std::uint32_t other = 0; other < count(); ++other) {
+    const std::uint64_t theirs = results_[other * entries + sequence];
+    const Member& peer = members_[other];
+    const bool survives = peer.alive && !peer.suspected && member.alive && !member.suspected;
+    if (!survives || theirs == 0 || theirs == packed) {
+      continue;
+    }
+    // Under `fail` a member may learn of the mismatch, or of the loss, first; both are failures.
+    const bool both_fail = static_cast<Result>(theirs >> 32) != Result::success && result != Result::success;
+    if (!both_fail || scenario.policy == Policy::repair) {
+      fail(who + " otherwise than member " + std::to_string(other) + " did");
+    }
+  }
+}
+
+void AlgorithmWorld::check_decision(const membership::GroupResolution& resolution) {
+  for (const membership::Departure& departure : resolution.departures) {
+    const std::uint32_t index = departure.slot.value();
+    if (departure.last_op > memory_.entered(Rank{index})) {
+      fail("member " + std::to_string(index) + " counts in entries it has not entered");
+    }
+    bool some_survivor_knows = false;
+    std::uint64_t entered_by_survivors = 0;
+    for (std::uint32_t other = 0; other < count(); ++other) {
+      const Member& survivor = members_[other];
+      if (survivor.alive && in_job(other)) {
+        some_survivor_knows = some_survivor_knows || !survivor.machine.present()[index];
+        entered_by_survivors = std::max(entered_by_survivors, memory_.entered(Rank{other}));
+      }
+    }
+    // A dead member's input counts as soon as some survivor had entered too, and else never.
+    const std::uint64_t counting = std::min(memory_.entered(Rank{index}), entered_by_survivors);
+    if (!some_survivor_knows && departure.last_op < counting) {
+      fail("member " + std::to_string(index) + " had entered " + std::to_string(counting) +
+           " entries as survivors had, " + std::to_string(departure.last_op) + " count");
+    }
+  }
+}
+
+void AlgorithmWorld::check_finished() {
+  const AlgorithmScenario& scenario = setting_->scenario;
+  for (std::uint32_t index = 0; index < count(); ++index) {
+    const Member& member = members_[index];
+    if (!member.alive || member.machine.failure()) {
+      continue;
+    }
+    const std::uint64_t completed = member.machine.completed();
+    if (completed < scenario.calls.size()) {
+      fail("member " + std::to_string(index) + " waits for ever in entry " + std::to_string(completed));
+    }
+  }
+}
+
+}  // namespace closeranks::simulator

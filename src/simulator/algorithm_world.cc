@@ -1,0 +1,341 @@
+// Steps of the members: entering, acting, dying. The view change's steps: algorithm_view_change.cc; what is checked at
+// each: algorithm_oracle.cc.
+#include "simulator/algorithm_world.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "simulator/algorithm_text.h"
+
+namespace closeranks::simulator {
+
+using algorithm::Action;
+using algorithm::DecisionWord;
+
+AlgorithmWorld::AlgorithmWorld(std::shared_ptr<const AlgorithmSetting> setting)
+    : setting_(std::move(setting)), memory_(setting_) {
+  const AlgorithmScenario& scenario = setting_->scenario;
+  std::vector<Slot> slots;
+  for (std::uint32_t member = 0; member < scenario.members; ++member) {
+    slots.push_back(Slot{member});
+  }
+  for (std::uint32_t member = 0; member < scenario.members; ++member) {
+    algorithm::MachineOptions options;
+    options.members = scenario.members;
+    options.self = Rank{member};
+    options.slots = slots;
+    options.policy = scenario.policy;
+    options.lowest_member_is_root = scenario.lowest_member_is_root;
+    options.window = scenario.window;
+    options.rules = scenario.rules;
+    members_.emplace_back(algorithm::GroupMachine(std::move(options)));
+  }
+  answers_.resize(scenario.members);
+  decisions_.resize(scenario.members);
+  results_.resize(scenario.members * scenario.calls.size());
+  writers_.resize(scenario.calls.size() * setting_->blocks);
+}
+
+std::uint32_t AlgorithmWorld::unmapped_for(const Member& member) const {
+  std::uint32_t unmapped = 0;
+  for (std::uint32_t other = 0; !setting_->scenario.surrounding.memory_of_the_dead_stays && other < count(); ++other) {
+    unmapped |= member.machine.present()[other] ? 0 : std::uint32_t{1} << other;
+  }
+  return unmapped;
+}
+
+void AlgorithmWorld::list_steps(std::vector<Step>& steps) {
+  const AlgorithmScenario& scenario = setting_->scenario;
+  const bool somebody_died = std::any_of(members_.begin(), members_.end(), [](const Member& m) { return !m.alive; });
+  for (std::uint32_t index = 0; index < count(); ++index) {
+    Member& member = members_[index];
+    if (!member.alive) {
+      continue;
+    }
+    const auto rank = static_cast<std::uint8_t>(index);
+    const MemoryView view(memory_, unmapped_for(member));
+    if (member.pending.kind != Action::Kind::none || member.machine.next(view).kind != Action::Kind::none) {
+      steps.push_back({Step::Kind::act, rank});
+    }
+    if (may_go_on_entering(index)) {
+      steps.push_back({Step::Kind::enter, rank});
+    }
+    if (!scenario.coordinated && somebody_died && !member.told) {
+      steps.push_back({Step::Kind::lose, rank});
+    }
+    if (member.suspected) {
+      steps.push_back({Step::Kind::fence, rank});
+    } else if (crashes_ < scenario.crashes) {
+      steps.push_back({Step::Kind::crash, rank});
+      if (!scenario.surrounding.fence_before_propose && scenario.coordinated) {
+        steps.push_back({Step::Kind::suspect, rank});
+      }
+    }
+  }
+  if (scenario.coordinated) {
+    list_view_steps(steps);
+  }
+}
+
+void AlgorithmWorld::apply(const Step& step, std::string* line) {
+  Member& member = members_[step.member];
+  switch (step.kind) {
+    case Step::Kind::act:
+      act(step.member, line);
+      return;
+    case Step::Kind::enter:
+      go_on_entering(step.member, line);
+      return;
+    case Step::Kind::lose: {
+      const auto dead = std::find_if(members_.begin(), members_.end(), [](const Member& m) { return !m.alive; });
+      member.told = true;
+      member.machine.peer_lost(Rank{static_cast<std::uint32_t>(dead - members_.begin())});
+      break;
+    }
+    case Step::Kind::crash:
+      ++crashes_;
+      member.alive = false;
+      break;
+    case Step::Kind::suspect:
+      ++crashes_;
+      member.suspected = true;
+      break;
+    case Step::Kind::fence:
+      member.alive = false;
+      break;
+    case Step::Kind::propose:
+      propose();
+      break;
+    case Step::Kind::freeze:
+      freeze(step.member);
+      break;
+    case Step::Kind::install:
+      install(step.member);
+      break;
+    case Step::Kind::restart:
+      restart_coordinator();
+      break;
+  }
+  if (line != nullptr) {
+    *line = describe(step, view_);
+  }
+}
+
+// The region is free once the entry that used it is complete here; ring slots are the machine's business.
+bool AlgorithmWorld::may_go_on_entering(std::uint32_t index) {
+  Member& member = members_[index];
+  const AlgorithmScenario& scenario = setting_->scenario;
+  if (member.early) {
+    return true;  // entered already, data still to come
+  }
+  const std::uint64_t sequence = member.machine.next_sequence();
+  if (sequence >= scenario.calls.size()) {
+    return false;
+  }
+  const bool region_free = sequence < scenario.regions || member.machine.completed() > sequence - scenario.regions;
+  const bool copying = scenario.cut_entering && member.entering < Entering::copied;
+  const MemoryView view(memory_, unmapped_for(member));
+  return region_free && !member.machine.failure() && (copying || member.machine.may_enter(view));
+}
+
+void AlgorithmWorld::go_on_entering(std::uint32_t index, std::string* line) {
+  Member& member = members_[index];
+  const AlgorithmScenario& scenario = setting_->scenario;
+  const std::uint64_t sequence = member.early ? member.machine.next_sequence() - 1 : member.machine.next_sequence();
+  const algorithm::EntryPlan& plan = setting_->plans[sequence];
+  const Rank rank{index};
+  const bool root = plan.kind != OpKind::scatter || plan.root == rank;
+  const std::uint32_t input_cells = plan.inlined || !root ? 0 : input_cells_of(plan, count());
+  const auto copy_in = [&](std::uint32_t half) {
+    for (std::uint32_t cell = half; cell < input_cells; cell += 2) {
+      memory_.input(rank, sequence, cell) = input_of(rank, sequence, cell);
+    }
+  };
+  const auto describe_entry = [&] {
+    memory_.signature(rank, sequence) = setting_->signature(rank, sequence);
+    for (std::uint32_t unit = 0; plan.inlined && unit < count(); ++unit) {
+      memory_.payload(rank, sequence, unit) = input_of(rank, sequence, unit);
+    }
+  };
+  const auto enter = [&] {
+    member.machine.enter({sequence, plan, setting_->signature(rank, sequence)});
+    memory_.entered(rank) = sequence + 1;
+  };
+  const char* did = "enters";
+  if (!scenario.surrounding.entered_after_data) {
+    if (!member.early) {
+      enter();
+      did = "enters, before its data,";
+    } else {
+      copy_in(0);
+      copy_in(1);
+      describe_entry();
+      did = "copies its data into";
+    }
+    member.early = !member.early;
+  } else if (!scenario.cut_entering) {
+    copy_in(0);
+    copy_in(1);
+    describe_entry();
+    enter();
+  } else {
+    switch (member.entering) {
+      case Entering::idle:
+        copy_in(0);
+        did = "copies the first half of its data into";
+        break;
+      case Entering::first_half:
+        copy_in(1);
+        did = "copies the second half of its data into";
+        break;
+      case Entering::copied:
+        describe_entry();
+        did = "describes";
+        break;
+      case Entering::described:
+        enter();
+        break;
+    }
+    member.entering = static_cast<Entering>((static_cast<unsigned>(member.entering) + 1) % 4);
+  }
+  if (line != nullptr) {
+    *line = "member " + std::to_string(index) + " " + did + " entry " + std::to_string(sequence);
+  }
+}
+
+bool AlgorithmWorld::is_cut(const AlgorithmScenario& scenario, const Action& action) {
+  return action.kind == Action::Kind::copy_block ||
+         (action.kind == Action::Kind::reduce_block && scenario.cut_reducing);
+}
+
+void AlgorithmWorld::act(std::uint32_t index, std::string* line) {
+  Member& member = members_[index];
+  const bool second = member.pending.kind != Action::Kind::none;
+  const MemoryView view(memory_, unmapped_for(member));
+  const Action action = second ? member.pending : member.machine.next(view);
+  CR_ASSERT(action.kind != Action::Kind::none);
+  const bool cut = is_cut(setting_->scenario, action);
+  if (line != nullptr) {
+    *line = "member " + std::to_string(index) + " " + (cut ? (second ? "(second half) " : "(first half) ") : "") +
+            describe(action);
+  }
+  if (cut) {
+    perform(index, action, second);
+  } else {
+    perform(index, action, false);
+    if (action.kind == Action::Kind::reduce_block) {
+      perform(index, action, true);
+    }
+  }
+  member.pending = cut && !second ? action : Action{};
+  if (member.pending.kind == Action::Kind::none) {
+    member.machine.done(action);
+  }
+}
+
+void AlgorithmWorld::perform(std::uint32_t index, const Action& action, bool second_half) {
+  Member& member = members_[index];
+  const Rank self{index};
+  const std::uint64_t sequence = action.sequence;
+  const std::uint32_t half = second_half ? 1 : 0;
+  switch (action.kind) {
+    case Action::Kind::none:
+      break;
+    case Action::Kind::reduce_block: {
+      check_writer(index, sequence, action.block);
+      Value sum = zero_value;
+      for (std::uint32_t source = 0; source < count(); ++source) {
+        if (member.machine.contributes(Rank{source}, sequence)) {
+          sum = reduce_one(sum, read_input(member, Rank{source}, sequence, 2 * action.block + half));
+        }
+      }
+      memory_.scratch(self, half) = sum;
+      break;
+    }
+    case Action::Kind::publish_block:
+      memory_.block_word(self, sequence, action.block) = action.word.pack();
+      if (action.word.state == algorithm::BlockState::distributed) {
+        writers_[sequence * setting_->blocks + action.block] = 0;
+      }
+      break;
+    case Action::Kind::copy_block: {
+      check_writer(index, sequence, action.block);
+      const algorithm::EntryPlan& plan = setting_->plans[sequence];
+      Value value = zero_value;
+      if (action.from_scratch) {
+        const bool held = (unmapped_for(member) >> action.source.value() & 1) == 0;
+        value = held ? memory_.scratch(action.source, half) : 0;
+      } else if (!action.zeros) {
+        value = read_input(member, action.source, sequence, 2 * input_block(plan, action.block) + half);
+      }
+      check_copy(index, action, half, value);
+      memory_.output(action.destination, sequence, 2 * output_block(plan, action.block) + half) = value;
+      break;
+    }
+    case Action::Kind::combine_inline:
+      check_inline(index, sequence);
+      break;
+    case Action::Kind::decide: {
+      std::uint64_t& word = memory_.decision_word(sequence);
+      if (DecisionWord::undecided(word, sequence)) {
+        word = DecisionWord{sequence, action.decision, action.culprit.value()}.pack();
+      }
+      break;
+    }
+    case Action::Kind::complete:
+      check_completion(index, action);
+      break;
+    case Action::Kind::publish_completed:
+      memory_.completed(self) = sequence + 1;
+      break;
+  }
+}
+
+std::uint64_t AlgorithmWorld::blocks_taken_over() const {
+  std::uint64_t blocks = 0;
+  for (const Member& member : members_) {
+    blocks += member.machine.blocks_taken_over();
+  }
+  return blocks;
+}
+
+std::uint64_t AlgorithmWorld::hash() const {
+  std::uint64_t hash = 0x9e3779b97f4a7c15;
+  const auto add = [&hash](std::uint64_t word) {
+    hash = (hash ^ word) * 0xff51afd7ed558ccd;
+    hash ^= hash >> 32;
+  };
+  for (const std::uint64_t word : memory_.words()) {
+    add(word);
+  }
+  thread_local std::vector<std::uint64_t> state;  // one buffer for millions of states
+  for (std::uint32_t index = 0; index < count(); ++index) {
+    const Member& member = members_[index];
+    add(member.alive | member.suspected << 1 | member.told << 2 | member.early << 3 | excluded_[index] << 4 |
+        static_cast<std::uint64_t>(member.entering) << 8 | static_cast<std::uint64_t>(member.pending.kind) << 16);
+    add(answers_[index].digest);
+    add(decisions_[index].digest);
+    if (member.alive) {
+      state.clear();
+      member.machine.append_state(state);
+      for (const std::uint64_t word : state) {
+        add(word);
+      }
+    }
+  }
+  for (const std::uint64_t result : results_) {
+    add(result);
+  }
+  for (const std::uint8_t writer : writers_) {
+    add(writer);
+  }
+  for (const std::uint8_t member : exclusions_) {
+    add(member);
+  }
+  add(crashes_ | std::uint64_t{restarts_} << 16 | std::uint64_t{collecting_} << 32);
+  add(view_.n << 16 | view_.term);
+  return hash;
+}
+
+}  // namespace closeranks::simulator
