@@ -33,6 +33,11 @@ std::uint64_t total_bytes(const std::vector<Buffer>& buffers) {
   return sum;
 }
 
+bool same_memory(const std::vector<Buffer>& left, const std::vector<Buffer>& right) {
+  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
+                    [](const Buffer& a, const Buffer& b) { return a.data == b.data && a.bytes == b.bytes; });
+}
+
 void copy_from(const std::vector<Buffer>& buffers, std::uint64_t offset, std::byte* to, std::uint64_t bytes) {
   for_each_range(buffers, offset, bytes, [&to](const std::byte* data, std::uint64_t length) {
     std::memcpy(to, data, length);

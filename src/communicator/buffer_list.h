@@ -10,6 +10,8 @@
 namespace closeranks::communicator {
 
 std::uint64_t total_bytes(const std::vector<Buffer>& buffers);
+// The same buffers in the same order: the call is in place.
+bool same_memory(const std::vector<Buffer>& left, const std::vector<Buffer>& right);
 
 // Copies `bytes` from the concatenation, starting at `offset`, to `to`.
 // Precondition of both: offset + bytes <= total_bytes(buffers).

@@ -9,13 +9,8 @@
 
 namespace closeranks::communicator {
 
-Members::Members(std::vector<Slot> slots, Rank self, WorkerId self_worker, std::string member_word,
-                 transport::Segment own)
-    : slots_(std::move(slots)),
-      self_(self),
-      self_worker_(self_worker),
-      member_word_(std::move(member_word)),
-      members_(slots_.size()) {
+Members::Members(std::vector<Slot> slots, Rank self, Naming naming, transport::Segment own)
+    : slots_(std::move(slots)), self_(self), naming_(std::move(naming)), members_(slots_.size()) {
   hold(self_, std::move(own));
 }
 
@@ -63,13 +58,11 @@ void Members::ring() const {
 }
 
 std::string Members::name(Rank rank) const {
-  std::string text = member_word_ + " " + std::to_string(slot(rank).value());
+  std::string text = naming_.member_word + " " + std::to_string(slot(rank).value());
   const std::shared_ptr<Peer>& known = peer(rank);
   std::string facts;
-  // In a plain job a worker's number is its rank: once is enough.
-  const WorkerId worker = known ? known->worker : self_worker_;
-  if ((known || rank == self_) && worker.value() != slot(rank).value()) {
-    facts = "worker " + std::to_string(worker.value());
+  if (naming_.names_workers && (known || rank == self_)) {
+    facts = "worker " + std::to_string((known ? known->worker : naming_.self_worker).value());
   }
   const std::uint32_t pid = rank == self_ ? static_cast<std::uint32_t>(::getpid()) : known ? known->pid : 0;
   if (pid != 0) facts += (facts.empty() ? "pid " : ", pid ") + std::to_string(pid);

@@ -17,8 +17,15 @@ namespace closeranks::communicator {
 
 class Members final : public algorithm::Words {
  public:
-  // `slots` in rank order; `own` is this member's segment. `member_word`: EngineOptions::member_word.
-  Members(std::vector<Slot> slots, Rank self, WorkerId self_worker, std::string member_word, transport::Segment own);
+  // How error texts name members.
+  struct Naming {
+    std::string member_word;     // EngineOptions::member_word
+    bool names_workers = true;   // a plain job's worker numbers say nothing beyond the rank
+    WorkerId self_worker;
+  };
+
+  // `slots` in rank order; `own` is this member's segment.
+  Members(std::vector<Slot> slots, Rank self, Naming naming, transport::Segment own);
 
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(slots_.size()); }
   [[nodiscard]] Rank self() const { return self_; }
@@ -71,8 +78,7 @@ class Members final : public algorithm::Words {
   };
   std::vector<Slot> slots_;
   Rank self_;
-  WorkerId self_worker_;
-  std::string member_word_;
+  Naming naming_;
   std::vector<Member> members_;
   bool connected_ = false;
   bool all_connected_ = false;

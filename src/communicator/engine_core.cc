@@ -1,0 +1,218 @@
+// Start, groups, stop.
+#include "communicator/engine_core.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/deadlines.h"
+#include "base/log.h"
+#include "base/token.h"
+#include "communicator/group_key.h"
+
+namespace closeranks::communicator {
+namespace {
+
+// A goodbye is one small frame to the same host.
+constexpr std::chrono::milliseconds goodbye_grace{500};
+
+Status wrong_group(const GroupOptions& options, const std::string& why) {
+  return {Fault::invalid_argument, Move::fix_call, "group '" + options.name + "': " + why};
+}
+
+}  // namespace
+
+EngineCore::EngineCore(EngineOptions options) : options_(std::move(options)) {}
+
+EngineCore::~EngineCore() {
+  // In a fork child the handles leak this object instead (engine.cc): its threads and mappings are not there.
+  stop(std::chrono::milliseconds{0});
+}
+
+Result<std::shared_ptr<EngineCore>> EngineCore::start(EngineOptions options) {
+  if (options.slot.value() >= options.slots) {
+    return Status(Fault::invalid_argument, Move::fix_call,
+                  "slot " + std::to_string(options.slot.value()) + " is not one of the job's " +
+                      std::to_string(options.slots));
+  }
+  if (options.coordinator.empty()) options.worker = WorkerId{options.slot.value()};
+  auto core = std::make_shared<EngineCore>(std::move(options));
+  const Status started = core->start_parts();
+  if (!started.ok()) return started;
+  return core;
+}
+
+Status EngineCore::start_parts() {
+  token_ = options_.token.empty() ? make_token() : options_.token;
+  control_ = std::make_unique<control::ControlThread>("closeranks-ctl");
+  auto life = transport::OwnLife::create({options_.job, options_.worker, options_.slot},
+                                         transport::watchers_of(options_.slots));
+  if (!life.ok()) return life.status();
+  life_ = std::move(life.value());
+  auto server = transport::SegmentServer::start(control_->context(), token_);
+  if (!server.ok()) return server.status();
+  server_ = std::move(server.value());
+  server_->publish(transport::SegmentKey::life(), life_->descriptor().duplicate());
+  engine_thread_ = std::thread([this] { run_engine_thread(); });
+  return coordinated() ? join() : Status{};
+}
+
+Status EngineCore::check(const GroupOptions& options) const {
+  if (options.members.empty()) return wrong_group(options, "it has no members");
+  const std::set<Slot> distinct(options.members.begin(), options.members.end());
+  if (distinct.size() != options.members.size()) return wrong_group(options, "a slot is in it twice");
+  if (distinct.rbegin()->value() >= options_.slots) {
+    return wrong_group(options, options_.member_word + " " + std::to_string(distinct.rbegin()->value()) +
+                                    " is not one of the job's " + std::to_string(options_.slots));
+  }
+  if (!distinct.contains(options_.slot)) {
+    return wrong_group(options, "this process (" + options_.member_word + " " + std::to_string(options_.slot.value()) +
+                                    ") is not in it");
+  }
+  if (options.policy == Policy::repair && !coordinated()) {
+    return {Fault::unsupported, Move::fix_call,
+            "group '" + options.name +
+                "' cannot have policy repair: that needs a coordinator that fences lost workers. Start the job with "
+                "closeranks run"};
+  }
+  return {};
+}
+
+Result<std::shared_ptr<Group>> EngineCore::create_group(GroupOptions options, const AddressBook* book) {
+  if (fork_guard_.in_child()) return ForkGuard::status();
+  const Status sound = check(options);
+  if (!sound.ok()) return sound;
+  if (!coordinated() && book == nullptr && options.members.size() > 1) {
+    return wrong_group(options, "a plain job needs an address book to find its members");
+  }
+  const auto self = std::find(options.members.begin(), options.members.end(), options_.slot);
+  const Rank rank{static_cast<std::uint32_t>(self - options.members.begin())};
+  const GroupKey key = group_key(options.name, options.members);
+  const std::chrono::milliseconds timeout = options.timeout;
+  Result<std::shared_ptr<Group>> made = make_group(std::move(options), key, rank);
+  if (!made.ok()) return made;
+  const std::shared_ptr<Group>& group = made.value();
+  if (!coordinated()) {
+    const Status met = group->members().size() == 1 ? Status{} : meet_members(*group, *book, timeout);
+    if (!met.ok()) {
+      server_->withdraw(transport::SegmentKey::of(key));
+      return met;
+    }
+  }
+  const Status added = change([&]() -> Status {
+    if (ended_) return *ended_;
+    add_group(group);
+    return {};
+  });
+  if (!added.ok()) return added;
+  if (coordinated()) control_->post([this, group] { fetch_for(group); });
+  return made;
+}
+
+Result<std::shared_ptr<Group>> EngineCore::make_group(GroupOptions options, GroupKey key, Rank self) {
+  auto segment = transport::Segment::create({options_.job, key, options.name, options_.worker, options_.slot, self},
+                                            segment_shape(static_cast<std::uint32_t>(options.members.size())));
+  if (!segment.ok()) return segment.status();
+  {
+    const std::lock_guard lock(lock_);
+    if (ended_) return *ended_;
+    if (std::any_of(groups_.begin(), groups_.end(), [key](const auto& group) { return group->key() == key; })) {
+      return wrong_group(options, "it exists already in this process, with the same members");
+    }
+  }
+  server_->publish(transport::SegmentKey::of(key), segment.value().descriptor().duplicate());
+  return std::make_shared<Group>(*this, std::move(options), key, self, std::move(segment.value()));
+}
+
+// Under the lock. From here on views concern the group.
+void EngineCore::add_group(const std::shared_ptr<Group>& group) {
+  Members& members = group->members();
+  for (std::uint32_t r = 0; r < members.size() && coordinated(); ++r) {
+    for (const auto& [worker, peer] : peers_) {
+      if (peer->slot == members.slot(Rank{r})) members.set_peer(Rank{r}, peer);
+    }
+  }
+  group->start_without(excluded_);
+  group->look_at_connections();
+  groups_.push_back(group);
+}
+
+void EngineCore::close_group(const std::shared_ptr<Group>& group, std::chrono::milliseconds grace) {
+  if (fork_guard_.in_child()) return;
+  const Clock::time_point until = Clock::now() + grace;
+  // Whoever drives finishes the ops in flight; this thread only waits for that.
+  while (Clock::now() < until) {
+    {
+      const std::lock_guard lock(lock_);
+      if (!group->open()) break;
+    }
+    drive(nullptr);
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  }
+  const bool known = change([&] {
+    Status closed(Fault::closed, Move::give_up, "group '" + group->options().name + "' was shut down");
+    closed.group = group->options().name;
+    group->fail(std::move(closed));
+    group->step();
+    group->flush();
+    return std::erase(groups_, group) > 0;
+  });
+  if (known && server_) server_->withdraw(transport::SegmentKey::of(group->key()));
+}
+
+void EngineCore::stop(std::chrono::milliseconds grace) {
+  if (fork_guard_.in_child()) return;
+  const std::lock_guard stopping(stop_mutex_);
+  if (stopped_) return;
+  stopped_ = true;
+  if (control_ == nullptr) return;  // start() failed at once
+  std::vector<std::shared_ptr<Group>> groups;
+  {
+    const std::lock_guard lock(lock_);
+    if (!ended_) ended_ = Status(Fault::closed, Move::give_up, "the engine was stopped");
+    groups = groups_;
+  }
+  const Clock::time_point until = Clock::now() + grace;
+  for (const auto& group : groups) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
+    close_group(group, std::max(left, std::chrono::milliseconds{0}));
+  }
+  if (link_) {
+    static_cast<void>(control_->run([this] { carry_out(machine_->goodbye()); }));
+    link_->stop(goodbye_grace);
+  }
+  stopping_.store(true, std::memory_order_seq_cst);
+  if (life_) life_->doorbell().ring();
+  wake_engine_thread();
+  if (engine_thread_.joinable()) {
+    // A callback on the engine's thread may drop the last handle: the thread ends by itself then.
+    if (engine_thread_.get_id() == std::this_thread::get_id()) {
+      engine_thread_.detach();
+    } else {
+      engine_thread_.join();
+    }
+  }
+  if (life_) life_->depart();
+  server_.reset();
+  control_->stop();
+}
+
+ViewNumber EngineCore::view() {
+  if (fork_guard_.in_child()) return {};
+  const std::lock_guard lock(lock_);
+  return view_;
+}
+
+std::vector<Slot> EngineCore::present() {
+  std::vector<Slot> slots;
+  if (fork_guard_.in_child()) return slots;
+  const std::lock_guard lock(lock_);
+  for (std::uint32_t s = 0; s < options_.slots; ++s) {
+    const bool gone = std::any_of(excluded_.begin(), excluded_.end(),
+                                  [s](const membership::ExcludedMember& member) { return member.slot == Slot{s}; });
+    if (!gone) slots.push_back(Slot{s});
+  }
+  return slots;
+}
+
+}  // namespace closeranks::communicator

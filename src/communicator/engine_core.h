@@ -1,0 +1,165 @@
+// The engine behind the public handles: groups, peers, threads, and the control connection.
+//
+//   engine_core.cc      start, groups, stop
+//   engine_drive.cc     driving, waiting, the engine's thread
+//   engine_plain.cc     members of a plain job find each other through the address book
+//   engine_views.cc     coordinated: messages of the coordinator, addresses, views
+//   engine_segments.cc  coordinated: fetching the peers' lives and segments in the background
+//
+// Threads: everything below the drive lock is marked so. The control thread takes the lock for single changes and never
+// settles ops (their callbacks may run foreign code): it leaves that to the engine's thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "closeranks/engine.h"
+#include "communicator/drive_lock.h"
+#include "communicator/fork_guard.h"
+#include "communicator/group.h"
+#include "communicator/group_host.h"
+#include "communicator/peer.h"
+#include "control/control_thread.h"
+#include "control/worker_link.h"
+#include "membership/worker.h"
+#include "transport/life.h"
+#include "transport/segment_server.h"
+#include "transport/waiter.h"
+
+namespace closeranks::communicator {
+
+class EngineCore final : public GroupHost, public std::enable_shared_from_this<EngineCore> {
+ public:
+  using Clock = Operation::Clock;
+
+  static Result<std::shared_ptr<EngineCore>> start(EngineOptions options);
+  explicit EngineCore(EngineOptions options);
+  ~EngineCore() override;
+  EngineCore(const EngineCore&) = delete;
+  EngineCore& operator=(const EngineCore&) = delete;
+
+  // ---- engine_core.cc, any thread -------------------------------------------------------------------------------
+  Result<std::shared_ptr<Group>> create_group(GroupOptions options, const AddressBook* book);
+  // Ends the group's ops (Fault::closed) after up to `grace`, and forgets it.
+  void close_group(const std::shared_ptr<Group>& group, std::chrono::milliseconds grace);
+  // Engine::stop. Idempotent; any thread but the control thread.
+  void stop(std::chrono::milliseconds grace);
+  [[nodiscard]] ViewNumber view();
+  [[nodiscard]] std::vector<Slot> present();
+  [[nodiscard]] const EngineOptions& engine_options() const override { return options_; }
+  [[nodiscard]] bool in_fork_child() const { return fork_guard_.in_child(); }
+
+  // ---- engine_drive.cc, any thread ------------------------------------------------------------------------------
+  std::shared_ptr<Operation> issue(Group& group, Call call, std::shared_ptr<OperationDriver> driver);
+  Status wait_for(const Group& group, Operation& operation, std::chrono::milliseconds timeout);
+  // Runs `change` under the drive lock, then wakes whoever has to look at what it did. Settles ops unless called on the
+  // control thread.
+  template <class Change>
+  auto change(Change&& change_it) {
+    struct Afterwards {
+      EngineCore& core;
+      ~Afterwards() { core.changed(); }
+    } const afterwards{*this};
+    const std::lock_guard lock(lock_);
+    return std::forward<Change>(change_it)();
+  }
+
+  // ---- GroupHost, under the drive lock --------------------------------------------------------------------------
+  void finished(std::shared_ptr<Operation> operation) override;
+  void repaired(membership::OpRepaired event) override;
+  void suspect(const Peer& peer, std::string reason) override;
+
+ private:
+  friend class DriverPresence;
+
+  // engine_core.cc
+  Status start_parts();
+  Status check(const GroupOptions& options) const;
+  Result<std::shared_ptr<Group>> make_group(GroupOptions options, GroupKey key, Rank self);
+  void add_group(const std::shared_ptr<Group>& group);
+
+  // engine_drive.cc
+  void drive(const Operation* target);
+  bool drive_groups(const Operation* target);
+  void settle(std::vector<std::shared_ptr<Operation>> operations);
+  void changed();
+  void look_again();
+  void wake_engine_thread();
+  void attend();
+  [[nodiscard]] std::vector<const transport::PeerLife*> watched();
+  [[nodiscard]] Clock::time_point next_look(Clock::time_point now);
+  void run_engine_thread();
+  void look_for_orphanhood(Clock::time_point now);
+
+  // engine_plain.cc
+  Status meet_members(Group& group, const AddressBook& book, std::chrono::milliseconds timeout);
+  Result<std::shared_ptr<Peer>> peer_from_address(Slot slot, const std::string& address);
+  [[nodiscard]] std::string own_address() const;
+
+  // engine_views.cc: control thread, but for join()
+  Status join();
+  void carry_out(membership::WorkerEffects effects);
+  void on_addresses(const std::vector<membership::WorkerAddress>& addresses);
+  std::vector<membership::GroupStatus> on_freeze(const membership::FreezeRequest& request);
+  void on_install(const membership::Install& install);
+  void on_evicted(const membership::Evicted& evicted);
+
+  // engine_segments.cc: control thread
+  void fetch_for(const std::shared_ptr<Group>& group);
+  void fetch_life(const std::shared_ptr<Peer>& peer);
+  void fetch_segment_of(const std::shared_ptr<Group>& group, Rank rank, const std::shared_ptr<Peer>& peer);
+  void fetch_again_later();
+
+  const EngineOptions options_;
+  const ForkGuard fork_guard_;
+  std::string token_;
+
+  DriveLock lock_;
+  // Under the drive lock.
+  std::vector<std::shared_ptr<Group>> groups_;
+  std::map<WorkerId, std::shared_ptr<Peer>> peers_;
+  std::vector<std::shared_ptr<Peer>> former_peers_;  // sleepers may still hold pointers to their lives
+  std::vector<std::shared_ptr<Operation>> finished_;
+  std::vector<membership::ExcludedMember> excluded_;
+  ViewNumber view_;
+  std::optional<Status> ended_;  // evicted, stopped: why no group can be made any more
+
+  std::atomic<std::int64_t> open_ops_{0};  // issued and not settled
+  std::atomic<std::uint32_t> drivers_{0};  // callers that wait
+  std::atomic<bool> engine_thread_active_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::int64_t> link_lost_at_ns_{0};  // steady clock; 0: the coordinator is connected
+
+  std::mutex idle_mutex_;
+  std::condition_variable idle_;
+  bool woken_ = false;  // under idle_mutex_
+
+  std::mutex joined_mutex_;
+  std::condition_variable joined_;
+  bool has_joined_ = false;      // under joined_mutex_
+  Status join_failure_;          // under joined_mutex_
+
+  std::mutex stop_mutex_;
+  bool stopped_ = false;  // under stop_mutex_
+
+  // In this order: what is listed last is destroyed first.
+  std::unique_ptr<control::ControlThread> control_;
+  std::unique_ptr<transport::OwnLife> life_;
+  std::unique_ptr<transport::SegmentServer> server_;
+  std::unique_ptr<membership::Worker> machine_;  // control thread
+  std::unique_ptr<control::WorkerLink> link_;
+  bool fetch_retry_pending_ = false;  // control thread
+  std::thread engine_thread_;
+};
+
+}  // namespace closeranks::communicator

@@ -1,0 +1,276 @@
+// Who drives: a caller that waits, else the engine's own thread. One drives for all; the others look at their op, and
+// sleep on the process's doorbell, which everybody rings who may have left something to do.
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "communicator/engine_core.h"
+
+namespace closeranks::communicator {
+namespace {
+
+// Deadlines of ops and of orphans are looked at this often at least.
+constexpr std::chrono::milliseconds longest_look{500};
+// Looks at an op before its waiter reads a clock.
+constexpr int first_looks = 50;
+// A member without an address is asked for after this long.
+constexpr std::chrono::seconds absence_patience{1};
+
+}  // namespace
+
+// A caller is in wait(): the engine's thread leaves the driving to him, so that bells need no system call while callers
+// drive, and takes over when the last one leaves with ops still open.
+class DriverPresence {
+ public:
+  explicit DriverPresence(EngineCore& core) : core_(core) {
+    core_.drivers_.fetch_add(1, std::memory_order_seq_cst);
+    // Asleep on the doorbell, it would make every bell a system call: send it back to its own place.
+    if (core_.engine_thread_active_.load(std::memory_order_seq_cst)) core_.life_->doorbell().ring();
+  }
+  ~DriverPresence() {
+    core_.drivers_.fetch_sub(1, std::memory_order_seq_cst);
+    core_.look_again();
+  }
+  DriverPresence(const DriverPresence&) = delete;
+  DriverPresence& operator=(const DriverPresence&) = delete;
+
+ private:
+  EngineCore& core_;
+};
+
+std::shared_ptr<Operation> EngineCore::issue(Group& group, Call call, std::shared_ptr<OperationDriver> driver) {
+  const bool wait_follows = call.wait_follows;
+  std::shared_ptr<Operation> operation;
+  std::vector<std::shared_ptr<Operation>> ended;
+  {
+    const std::lock_guard lock(lock_);
+    open_ops_.fetch_add(1, std::memory_order_relaxed);
+    operation = group.issue(std::move(call), std::move(driver));
+    // The first piece goes out at once: others can begin with it while this caller goes on.
+    group.step();
+    group.flush();
+    ended.swap(finished_);
+  }
+  settle(std::move(ended));
+  if (drivers_.load(std::memory_order_seq_cst) > 0) {
+    life_->doorbell().ring();
+  } else if (!wait_follows && !operation->settled()) {
+    wake_engine_thread();
+  }
+  return operation;
+}
+
+Status EngineCore::wait_for(const Group& group, Operation& operation, std::chrono::milliseconds timeout) {
+  if (fork_guard_.in_child()) return ForkGuard::status();
+  const Clock::time_point limit = timeout.count() > 0 ? Clock::now() + timeout : Clock::time_point::max();
+  const DriverPresence presence(*this);
+  const auto poll = [&] {
+    if (operation.settled()) return true;
+    drive(&operation);
+    return operation.settled();
+  };
+  // A short op is done within these: nothing else is set up for it.
+  for (int i = 0; i < first_looks; ++i) {
+    if (poll()) return operation.status();
+  }
+  std::vector<const transport::PeerLife*> lives;
+  const auto watch = [&]() -> std::span<const transport::PeerLife* const> {
+    lives = watched();
+    return lives;
+  };
+  transport::Waiter waiter(life_->doorbell());
+  for (;;) {
+    const Clock::time_point now = Clock::now();
+    if (now >= limit) {
+      const std::lock_guard lock(lock_);
+      if (operation.done()) break;
+      return group.timed_out(operation, now);
+    }
+    const transport::Wake wake = waiter.wait(poll, watch, std::min(limit, next_look(now)));
+    if (wake == transport::Wake::ready) break;
+    attend();
+  }
+  // Done under the lock a moment ago, perhaps settled by another thread right now.
+  while (!operation.settled()) {
+    drive(&operation);
+    std::this_thread::yield();
+  }
+  return operation.status();
+}
+
+// One pass over all groups, unless somebody else drives or wants the lock.
+void EngineCore::drive(const Operation* target) {
+  if (!lock_.try_lock()) return;
+  std::vector<std::shared_ptr<Operation>> ended;
+  {
+    const std::lock_guard lock(lock_, std::adopt_lock);
+    while (drive_groups(target)) {
+    }
+    for (const auto& group : groups_) group->flush();
+    ended.swap(finished_);
+  }
+  settle(std::move(ended));
+}
+
+// True when there may be more to do at once.
+bool EngineCore::drive_groups(const Operation* target) {
+  bool progress = false;
+  for (const auto& group : groups_) {
+    if (!group->open()) continue;
+    while (group->step()) {
+      progress = true;
+      if (lock_.wanted() || (target != nullptr && target->done())) return false;
+    }
+    group->flush();
+  }
+  return progress;
+}
+
+void EngineCore::settle(std::vector<std::shared_ptr<Operation>> operations) {
+  if (operations.empty()) return;
+  for (const auto& operation : operations) operation->settle();
+  open_ops_.fetch_sub(static_cast<std::int64_t>(operations.size()), std::memory_order_seq_cst);
+  // Other threads of this process may sleep until one of these is done.
+  life_->doorbell().ring();
+}
+
+// After a change under the lock, which anything may follow from.
+void EngineCore::changed() {
+  if (!control_->is_current()) {
+    std::vector<std::shared_ptr<Operation>> ended;
+    {
+      const std::lock_guard lock(lock_);
+      ended.swap(finished_);
+    }
+    settle(std::move(ended));
+  }
+  look_again();
+}
+
+// Whoever sleeps while ops are open, or was turned away at the lock, must look at the state once more.
+void EngineCore::look_again() {
+  life_->doorbell().ring();
+  if (open_ops_.load(std::memory_order_seq_cst) > 0 && drivers_.load(std::memory_order_seq_cst) == 0) {
+    wake_engine_thread();
+  }
+}
+
+void EngineCore::wake_engine_thread() {
+  {
+    const std::lock_guard lock(idle_mutex_);
+    if (woken_) return;
+    woken_ = true;
+  }
+  idle_.notify_one();
+}
+
+std::vector<const transport::PeerLife*> EngineCore::watched() {
+  const std::lock_guard lock(lock_);
+  std::vector<const transport::PeerLife*> lives;
+  for (const auto& group : groups_) {
+    for (const transport::PeerLife* life : group->watched()) {
+      if (std::find(lives.begin(), lives.end(), life) == lives.end()) lives.push_back(life);
+    }
+  }
+  return lives;
+}
+
+EngineCore::Clock::time_point EngineCore::next_look(Clock::time_point now) {
+  const std::lock_guard lock(lock_);
+  Clock::time_point next = now + longest_look;
+  for (const auto& group : groups_) next = std::min(next, group->next_deadline());
+  return next;
+}
+
+// What a driver does that found nothing to do for a while.
+void EngineCore::attend() {
+  std::vector<Slot> absent;
+  change([&] {
+    const Clock::time_point now = Clock::now();
+    for (const auto& group : groups_) {
+      if (!group->open()) continue;
+      group->look_for_deaths();
+      group->look_for_deadlines(now);
+      group->flush();
+      if (coordinated()) {
+        for (const Slot slot : group->waiting_without_address(now, absence_patience)) absent.push_back(slot);
+      }
+    }
+    if (coordinated()) look_for_orphanhood(now);
+  });
+  for (const Slot slot : absent) {
+    // The first worker of a slot has the slot's number.
+    control_->post([this, slot] {
+      carry_out(machine_->waits_for(WorkerId{slot.value()}, "an op waits for it and it has not come"));
+    });
+  }
+}
+
+// Under the lock. Without the coordinator nobody will ever exclude the member that an op waits for.
+void EngineCore::look_for_orphanhood(Clock::time_point now) {
+  const std::int64_t lost_at = link_lost_at_ns_.load(std::memory_order_relaxed);
+  if (lost_at == 0) return;
+  const Clock::time_point since{std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(lost_at))};
+  if (now - since < options_.orphan_timeout) return;
+  for (const auto& group : groups_) {
+    if (!group->waits_for_gone()) continue;
+    Status status(Fault::system, Move::give_up,
+                  options_.member_word + " " + std::to_string(options_.slot.value()) + " is alone: for " +
+                      std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now - since).count()) +
+                      " s it has reached neither the coordinator at " + options_.coordinator +
+                      " nor the members its op waits for. This process must end; start the job again");
+    status.group = group->options().name;
+    group->fail(std::move(status));
+  }
+}
+
+void EngineCore::run_engine_thread() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  ::pthread_setname_np(::pthread_self(), "closeranks-eng");
+  transport::Waiter waiter(life_->doorbell(), transport::sleep_at_once);
+  const auto nothing_open = [this] { return open_ops_.load(std::memory_order_seq_cst) == 0; };
+  const auto relieved = [&] {
+    return stopping_.load(std::memory_order_seq_cst) || drivers_.load(std::memory_order_seq_cst) > 0;
+  };
+  const auto poll = [&] {
+    if (relieved()) return true;
+    drive(nullptr);
+    return nothing_open();
+  };
+  std::vector<const transport::PeerLife*> lives;
+  const auto watch = [&]() -> std::span<const transport::PeerLife* const> {
+    lives = watched();
+    return lives;
+  };
+  while (!stopping_.load(std::memory_order_seq_cst)) {
+    {
+      std::unique_lock idle(idle_mutex_);
+      idle_.wait_for(idle, longest_look, [this] { return woken_; });
+      woken_ = false;
+    }
+    engine_thread_active_.store(true, std::memory_order_seq_cst);
+    while (!relieved() && !nothing_open()) {
+      const transport::Wake wake = waiter.wait(poll, watch, next_look(Clock::now()));
+      if (wake != transport::Wake::ready) attend();
+    }
+    engine_thread_active_.store(false, std::memory_order_seq_cst);
+  }
+}
+
+void EngineCore::finished(std::shared_ptr<Operation> operation) { finished_.push_back(std::move(operation)); }
+
+void EngineCore::repaired(membership::OpRepaired event) {
+  if (link_) static_cast<void>(link_->send(event));  // for the event log only: a lost line is no fault
+}
+
+void EngineCore::suspect(const Peer& peer, std::string reason) {
+  control_->post([this, worker = peer.worker, reason = std::move(reason)] {
+    carry_out(machine_->suspect(worker, reason, true));
+  });
+}
+
+}  // namespace closeranks::communicator

@@ -1,0 +1,139 @@
+// A plain job: fixed members that find each other through the address book when a group is made.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <sstream>
+#include <utility>
+
+#include "communicator/engine_core.h"
+
+namespace closeranks::communicator {
+namespace {
+
+// What a member that was already given up on is still asked for: the others may be there, and the error names those
+// that are not.
+constexpr std::chrono::milliseconds last_chance{1};
+
+std::string address_key(GroupKey group, Slot slot) {
+  std::array<char, 64> key{};
+  std::snprintf(key.data(), key.size(), "closeranks/%016llx/%u", static_cast<unsigned long long>(group.value()),
+                slot.value());
+  return key.data();
+}
+
+std::chrono::milliseconds left_until(EngineCore::Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - EngineCore::Clock::now());
+  return std::max(left, last_chance);
+}
+
+Status missing_members(const Group& group, const std::string& who, const Status& last,
+                       std::chrono::milliseconds timeout) {
+  std::array<char, 32> waited{};
+  std::snprintf(waited.data(), waited.size(), "%.1f s", static_cast<double>(timeout.count()) / 1000.0);
+  Status status(Fault::timeout, Move::retry,
+                who + " has not joined group '" + group.options().name + "' within " + waited.data() +
+                    ". Start the missing processes, or raise the group's timeout (last answer: " + last.message() + ")");
+  status.group = group.options().name;
+  return status;
+}
+
+}  // namespace
+
+// "1 4711 endpoint token": version of this text, pid, and where its segments are served.
+std::string EngineCore::own_address() const {
+  return "1 " + std::to_string(::getpid()) + " " + server_->endpoint() + " " + token_;
+}
+
+Result<std::shared_ptr<Peer>> EngineCore::peer_from_address(Slot slot, const std::string& address) {
+  std::istringstream text(address);
+  std::uint32_t version = 0;
+  Peer read;
+  if (!(text >> version >> read.pid >> read.endpoint >> read.token) || version != 1) {
+    return Status(Fault::refused, Move::give_up,
+                  options_.member_word + " " + std::to_string(slot.value()) + " gave an address that this version of " +
+                      "closeranks does not understand: use the same version in every process");
+  }
+  read.slot = slot;
+  read.worker = WorkerId{slot.value()};
+  // Under the same endpoint it is the same process; under another one its predecessor belongs to an earlier job.
+  const std::lock_guard lock(lock_);
+  std::shared_ptr<Peer>& known = peers_[read.worker];
+  if (known != nullptr && known->endpoint == read.endpoint) return known;
+  if (known != nullptr) former_peers_.push_back(known);
+  known = std::make_shared<Peer>(std::move(read));
+  return known;
+}
+
+// The group is not driven yet: only this thread knows it.
+Status EngineCore::meet_members(Group& group, const AddressBook& book, std::chrono::milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  Members& members = group.members();
+  const Status told = book.set(address_key(group.key(), options_.slot), own_address());
+  if (!told.ok()) return told;
+  std::vector<Rank> missing;
+  Status last;
+  for (std::uint32_t r = 0; r < members.size(); ++r) {
+    const Rank rank{r};
+    if (rank == members.self()) continue;
+    const Slot slot = members.slot(rank);
+    const auto absent = [&](const Status& why) {
+      missing.push_back(rank);
+      last = why;
+    };
+    const Result<std::string> address = book.get(address_key(group.key(), slot), left_until(deadline));
+    if (!address.ok()) {
+      absent(address.status());
+      continue;
+    }
+    const Result<std::shared_ptr<Peer>> found = peer_from_address(slot, address.value());
+    if (!found.ok()) return found.status();
+    const std::shared_ptr<Peer>& peer = found.value();
+    members.set_peer(rank, peer);
+    const auto fetch = [&](transport::SegmentKey key) {
+      return transport::fetch_segment(peer->endpoint, peer->token, key, left_until(deadline));
+    };
+    Status failed;
+    if (!peer->life.has_value()) {
+      auto descriptor = fetch(transport::SegmentKey::life());
+      if (!descriptor.ok()) {
+        failed = descriptor.status();
+      } else {
+        auto life = transport::PeerLife::attach(std::move(descriptor.value()), {options_.job, peer->worker, slot},
+                                                options_.slot.value());
+        if (!life.ok()) return life.status();
+        const std::lock_guard lock(lock_);
+        if (!peer->life.has_value()) peer->life.emplace(std::move(life.value()));
+      }
+    }
+    if (failed.ok()) {
+      auto descriptor = fetch(transport::SegmentKey::of(group.key()));
+      if (!descriptor.ok()) {
+        failed = descriptor.status();
+      } else {
+        auto segment = transport::Segment::attach(std::move(descriptor.value()),
+                                                  {options_.job, group.key(), "", peer->worker, slot, rank},
+                                                  segment_shape(members.size()));
+        if (!segment.ok()) return segment.status();
+        members.hold(rank, std::move(segment.value()));
+      }
+    }
+    if (failed.fault() == Fault::timeout) {
+      absent(failed);
+    } else if (failed.fault() == Fault::peer_lost) {
+      Status lost(Fault::peer_lost, Move::repair_group,
+                  members.name(rank) + " is gone: it ended while group '" + group.options().name +
+                      "' was being made. Start again with all members");
+      lost.slot = slot;
+      lost.group = group.options().name;
+      return lost;
+    } else if (!failed.ok()) {
+      return failed;
+    }
+  }
+  if (!missing.empty()) return missing_members(group, members.names(missing), last, timeout);
+  return {};
+}
+
+}  // namespace closeranks::communicator

@@ -1,0 +1,164 @@
+// One group of this process: its queue of ops, the entries in flight, and the group machine that says what to do next.
+// Everything runs under the drive lock of the engine; nothing here waits.
+//
+//   group.cc          issue, entering (copy in), leaving (copy out)
+//   group_actions.cc  the machine's actions, done on the mapped segments
+//   group_faults.cc   deaths, deadlines, failures and their texts
+//   group_views.cc    freeze, install, policies
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "algorithm/group_machine.h"
+#include "closeranks/communicator.h"
+#include "communicator/call_shape.h"
+#include "communicator/group_host.h"
+#include "communicator/members.h"
+#include "communicator/operation.h"
+#include "communicator/point_to_point.h"
+#include "communicator/region_allocator.h"
+#include "membership/group_status.h"
+#include "transport/segment.h"
+
+namespace closeranks::communicator {
+
+// Staging memory of one entry: a quarter of the second-level caches of a few cores, so that a piece is still in them
+// when it is reduced; and small against the region, so that many pieces are in flight.
+inline constexpr std::uint64_t entry_budget_bytes = 2 * 1024 * 1024;
+// Shape of the segments of a group: a pure function of its size.
+transport::SegmentShape segment_shape(std::uint32_t members);
+
+class Group {
+ public:
+  using Clock = Operation::Clock;
+
+  // `own`: this member's segment, of segment_shape(). `host` must outlive the group's last use.
+  Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, transport::Segment own);
+
+  // ---- callers (group.cc) ---------------------------------------------------------------------------------------
+  // Queues the call, or returns an op that is done already (a wrong call, a group that can do no more).
+  std::shared_ptr<Operation> issue(Call call, std::shared_ptr<OperationDriver> driver);
+  // True while ops are not done.
+  [[nodiscard]] bool open() const { return !queue_.empty() || !entries_.empty() || !transfers_.empty(); }
+
+  // ---- drivers (group.cc) ---------------------------------------------------------------------------------------
+  // Does one action: enters a piece, or what the machine says next. False when there is nothing to do until a word
+  // changes. Peers are rung at flush().
+  bool step();
+  // Wakes the peers that may wait for what was stored since the last flush.
+  void flush();
+
+  // ---- faults (group_faults.cc) ---------------------------------------------------------------------------------
+  // Members that ops wait for now, and that are not known to be gone.
+  [[nodiscard]] std::vector<const transport::PeerLife*> watched() const;
+  // Somebody died or left: acts on those that ops wait for, after looking once more at what they had stored before.
+  void look_for_deaths();
+  // Fails ops whose deadline has passed.
+  void look_for_deadlines(Clock::time_point now);
+  // Coordinated: true when an op waits for a member that is gone, which only the coordinator can help.
+  [[nodiscard]] bool waits_for_gone() const;
+  // Coordinated: slots without an address that an op has waited for this long.
+  [[nodiscard]] std::vector<Slot> waiting_without_address(Clock::time_point now, Clock::duration patience) const;
+  // Every op in flight, and every later one, ends with `status`. Ignored by a failed group.
+  void fail(Status status);
+  // ok, or why the group can do no more ops.
+  [[nodiscard]] Status health() const { return broken_.value_or(Status{}); }
+  // Fault::timeout of an op that is not done, naming whom it waits for.
+  [[nodiscard]] Status timed_out(const Operation& operation, Clock::time_point now) const;
+  // Earliest deadline of the ops in flight; the largest time point without any.
+  [[nodiscard]] Clock::time_point next_deadline() const;
+
+  // ---- members and views (group_views.cc) -----------------------------------------------------------------------
+  Members& members() { return members_; }
+  [[nodiscard]] std::vector<Slot> present() const;
+  [[nodiscard]] bool has_present(Slot slot) const;
+  // A segment has come in, or a member went: says `connected` when all present members are held.
+  void look_at_connections();
+  // Freezes and reports (protocol rules 7, 8), with the entry words of those `excluding` that are members.
+  membership::GroupStatus freeze(const std::vector<membership::ExcludedMember>& excluding);
+  void install(const membership::Install& install);
+  // A group made late: members that were excluded before it existed.
+  void start_without(const std::vector<membership::ExcludedMember>& excluded);
+  Status set_policy(Policy policy);
+
+  // ---- what the caller asks -------------------------------------------------------------------------------------
+  [[nodiscard]] const GroupOptions& options() const { return options_; }
+  [[nodiscard]] GroupKey key() const { return key_; }
+  [[nodiscard]] Rank rank() const { return members_.self(); }
+  [[nodiscard]] const Contributors& last_contributors() const { return last_contributors_; }
+  [[nodiscard]] std::vector<FinishedOp> recent_ops() const { return {recent_.begin(), recent_.end()}; }
+  [[nodiscard]] std::uint64_t next_sequence() const { return next_sequence_; }
+  void set_timeout(std::chrono::milliseconds timeout) { options_.timeout = timeout; }
+
+ private:
+  // A piece of an op that has been entered and is not complete.
+  struct InFlight {
+    std::uint64_t sequence = 0;
+    std::shared_ptr<Operation> operation;
+    algorithm::Range piece;  // of each unit of the call
+    algorithm::EntryPlan plan;
+    algorithm::RegionBytes staged;  // zero when inlined
+    std::uint64_t input_offset = 0;
+    std::uint64_t output_offset = 0;
+  };
+
+  // group.cc
+  [[nodiscard]] GroupFacts facts() const;
+  std::shared_ptr<Operation> refuse(Call call, Status why, std::shared_ptr<OperationDriver> driver);
+  bool enter_next();
+  bool stage(InFlight& entry);
+  void copy_in(const InFlight& entry, const Call& call);
+  void write_descriptor(const InFlight& entry, std::uint64_t signature);
+  void copy_out(const InFlight& entry) const;
+  void leave(const algorithm::Action& action);
+  void finish(const std::shared_ptr<Operation>& operation, Rank source = Rank{});
+  bool drive_transfers();
+  [[nodiscard]] InFlight& in_flight(std::uint64_t sequence);
+
+  // group_actions.cc
+  void perform(const algorithm::Action& action);
+  bool reduce_block(const algorithm::Action& action);
+  bool copy_block(const algorithm::Action& action);
+  bool combine(const algorithm::Action& action);
+  void decide(const algorithm::Action& action);
+  [[nodiscard]] std::byte* region(Rank member, std::uint64_t sequence, bool output, const algorithm::Range& range) const;
+
+  // group_faults.cc
+  [[nodiscard]] std::vector<Rank> waiting_for() const;
+  void lose(Rank rank);
+  [[nodiscard]] Status status_of(Fault outcome, Rank culprit, const Operation& operation, std::uint64_t sequence) const;
+  [[nodiscard]] Status peer_lost_status(Rank culprit, const std::string& op) const;
+  [[nodiscard]] Status mismatch_status(Rank culprit, std::uint64_t sequence, const std::string& op) const;
+  [[nodiscard]] std::string describe_op(const Operation& operation) const;
+
+  GroupHost& host_;
+  GroupOptions options_;
+  GroupKey key_;
+  Members members_;
+  algorithm::GroupMachine machine_;
+  PointToPoint point_to_point_;
+  RegionAllocator region_;
+  std::optional<Status> broken_;
+
+  std::uint64_t next_sequence_ = 0;                    // of the next op's first entry
+  std::deque<std::shared_ptr<Operation>> queue_;       // not all pieces entered
+  std::deque<InFlight> entries_;                       // entered, not complete; ascending, without gaps
+  std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> transfers_;  // by PointToPoint id
+  std::vector<bool> lost_;  // by rank: look_for_deaths() has acted on it
+  std::vector<const std::byte*> sources_;  // of the action in work; kept for its memory
+  std::optional<Status> entry_failure_;    // of the last entry that failed
+  bool ring_pending_ = false;
+  std::uint64_t repaired_below_ = 0;  // entries below it were in flight when a view was installed
+
+  Contributors last_contributors_;
+  std::deque<FinishedOp> recent_;
+};
+
+}  // namespace closeranks::communicator

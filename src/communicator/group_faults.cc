@@ -1,0 +1,265 @@
+// Deaths, deadlines and failures of a group, and the sentences that tell them.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+
+#include "communicator/group.h"
+
+namespace closeranks::communicator {
+namespace {
+
+std::string seconds(Group::Clock::duration duration) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f s", std::chrono::duration<double>(duration).count());
+  return text.data();
+}
+
+std::string why_gone(const Peer& peer) {
+  if (!peer.excluded_because.empty()) return peer.excluded_because;
+  if (peer.life.has_value() && peer.life->state() == transport::LifeState::departed) return "it has left the job";
+  return "its process has ended";
+}
+
+}  // namespace
+
+// Ranks that keep an op from going on: not connected yet, not entered, blocks of theirs not distributed, or messages.
+std::vector<Rank> Group::waiting_for() const {
+  std::vector<bool> awaited(members_.size(), false);
+  const auto add = [&awaited](const std::vector<Rank>& ranks) {
+    for (const Rank rank : ranks) awaited[rank.value()] = true;
+  };
+  if (!entries_.empty() || !queue_.empty()) {
+    const bool connecting = machine_.next_sequence() == 0;
+    const std::vector<Rank> missing =
+        connecting ? members_.not_connected(machine_.present()) : std::vector<Rank>{};
+    add(missing.empty() ? machine_.waiting_for(members_) : missing);
+  }
+  if (!transfers_.empty()) add(point_to_point_.waiting_for());
+  awaited[members_.self().value()] = false;
+  std::vector<Rank> ranks;
+  for (std::uint32_t r = 0; r < members_.size(); ++r) {
+    if (awaited[r]) ranks.push_back(Rank{r});
+  }
+  return ranks;
+}
+
+std::vector<const transport::PeerLife*> Group::watched() const {
+  std::vector<const transport::PeerLife*> lives;
+  if (broken_ || !open()) return lives;
+  for (const Rank rank : waiting_for()) {
+    const std::shared_ptr<Peer>& peer = members_.peer(rank);
+    if (peer && peer->life.has_value() && !lost_[rank.value()]) lives.push_back(&*peer->life);
+  }
+  return lives;
+}
+
+void Group::look_for_deaths() {
+  if (broken_ || !open()) return;
+  std::vector<Rank> gone;
+  for (const Rank rank : waiting_for()) {
+    const std::shared_ptr<Peer>& peer = members_.peer(rank);
+    if (peer && peer->gone() && !lost_[rank.value()]) gone.push_back(rank);
+  }
+  if (gone.empty()) return;
+  // Whatever they stored before they died is visible now: it may be all that the op needed.
+  while (step()) {
+  }
+  if (broken_) return;
+  const std::vector<Rank> still = waiting_for();
+  for (const Rank rank : gone) {
+    if (std::find(still.begin(), still.end(), rank) != still.end()) lose(rank);
+  }
+}
+
+void Group::lose(Rank rank) {
+  lost_[rank.value()] = true;
+  const Peer& peer = *members_.peer(rank);
+  point_to_point_.member_gone(rank, why_gone(peer));
+  // The coordinator learns it in any case: it may be the only one to know that the job waits for this worker.
+  if (host_.coordinated()) host_.suspect(peer, why_gone(peer));
+  if (machine_.policy() == Policy::fail && !(entries_.empty() && queue_.empty())) machine_.peer_lost(rank);
+}
+
+std::vector<Slot> Group::waiting_without_address(Clock::time_point now, Clock::duration patience) const {
+  std::vector<Slot> slots;
+  if (broken_ || !open()) return slots;
+  Clock::time_point issued = Clock::time_point::max();
+  for (const InFlight& entry : entries_) issued = std::min(issued, entry.operation->issued());
+  for (const auto& operation : queue_) issued = std::min(issued, operation->issued());
+  for (const auto& [id, operation] : transfers_) issued = std::min(issued, operation->issued());
+  if (issued > now - patience) return slots;
+  for (const Rank rank : waiting_for()) {
+    if (!members_.peer(rank)) slots.push_back(members_.slot(rank));
+  }
+  return slots;
+}
+
+bool Group::waits_for_gone() const {
+  if (broken_ || !open()) return false;
+  const std::vector<Rank> waiting = waiting_for();
+  return std::any_of(waiting.begin(), waiting.end(), [this](Rank rank) {
+    const std::shared_ptr<Peer>& peer = members_.peer(rank);
+    return peer && peer->gone();
+  });
+}
+
+Group::Clock::time_point Group::next_deadline() const {
+  Clock::time_point next = Clock::time_point::max();
+  for (const InFlight& entry : entries_) next = std::min(next, entry.operation->deadline());
+  for (const auto& operation : queue_) next = std::min(next, operation->deadline());
+  for (const auto& [id, operation] : transfers_) next = std::min(next, operation->deadline());
+  return next;
+}
+
+void Group::look_for_deadlines(Clock::time_point now) {
+  if (broken_) return;
+  for (const auto& [id, operation] : transfers_) {
+    if (operation->deadline() <= now) point_to_point_.cancel(id, timed_out(*operation, now));
+  }
+  const auto expired = [now](const auto& operation) { return operation->deadline() <= now; };
+  for (const InFlight& entry : entries_) {
+    if (expired(entry.operation)) return fail(timed_out(*entry.operation, now));
+  }
+  for (const auto& operation : queue_) {
+    if (expired(operation)) return fail(timed_out(*operation, now));
+  }
+}
+
+Status Group::timed_out(const Operation& operation, Clock::time_point now) const {
+  const std::string op = describe_op(operation);
+  const std::string where = " of group '" + options_.name + "'";
+  const std::string waited = "; waited " + seconds(now - operation.issued());
+  const std::vector<Rank> waiting = waiting_for();
+  std::string text;
+  if (waiting.empty()) {
+    text = op + where + " is not done" + waited;
+  } else if (machine_.next_sequence() == 0) {
+    text = members_.names(waiting) + " has not joined group '" + options_.name + "', " + op + " waits for it" + waited;
+  } else {
+    const std::uint64_t lowest = entries_.empty() ? operation.sequence() : entries_.front().sequence;
+    const bool entered = std::all_of(waiting.begin(), waiting.end(),
+                                     [&](Rank rank) { return members_.entered(rank) > lowest; });
+    text = members_.names(waiting) + (entered ? " has not finished its part of " : " has not entered ") + op + where +
+           waited;
+  }
+  if (machine_.frozen()) text += " (a change of view is under way: the coordinator has not answered)";
+  Status status(Fault::timeout, Move::give_up,
+                text + ". See what that process is doing, or raise the timeout of the group");
+  if (!waiting.empty()) {
+    status.slot = members_.slot(waiting.front());
+    if (const auto& peer = members_.peer(waiting.front())) status.worker = peer->worker;
+  }
+  status.group = options_.name;
+  status.op = op;
+  status.sequence = operation.sequence();
+  return status;
+}
+
+void Group::fail(Status status) {
+  if (broken_) return;
+  broken_ = std::move(status);
+  machine_.fail_all(broken_->fault(), members_.self());
+  point_to_point_.fail_all(*broken_);
+  // Others may still write into the staging region: it is not used again (broken_ stops entering).
+  std::vector<std::shared_ptr<Operation>> ended;
+  for (InFlight& entry : entries_) {
+    if (ended.empty() || ended.back() != entry.operation) ended.push_back(std::move(entry.operation));
+  }
+  for (auto& operation : queue_) {
+    if (ended.empty() || ended.back() != operation) ended.push_back(std::move(operation));
+  }
+  entries_.clear();
+  queue_.clear();
+  for (const auto& operation : ended) {
+    operation->add_failure(*broken_);
+    finish(operation);
+  }
+  ring_pending_ = true;
+}
+
+std::string Group::describe_op(const Operation& operation) const {
+  const Call& call = operation.call();
+  return describe(call.kind, call.dtype, call.reduce, call.root, operation.shape().unit_bytes,
+                  options_.lowest_member_is_root) +
+         " #" + std::to_string(operation.sequence());
+}
+
+Status Group::status_of(Fault outcome, Rank culprit, const Operation& operation, std::uint64_t sequence) const {
+  const std::string op = describe_op(operation);
+  Status status;
+  if (outcome == Fault::peer_lost) {
+    status = peer_lost_status(culprit, op);
+  } else if (outcome == Fault::mismatch) {
+    status = mismatch_status(culprit, sequence, op);
+  } else if (outcome == Fault::evicted) {
+    status = Status(Fault::evicted, Move::give_up,
+                    members_.name(members_.self()) + " was excluded from the job: " + op + " of group '" +
+                        options_.name + "' goes on without it. This process must end");
+  } else {
+    status = Status(outcome, Move::give_up, op + " of group '" + options_.name + "' has failed");
+  }
+  status.slot = members_.slot(culprit);
+  if (const auto& peer = members_.peer(culprit)) status.worker = peer->worker;
+  status.group = options_.name;
+  status.op = op;
+  status.sequence = sequence;
+  return status;
+}
+
+Status Group::peer_lost_status(Rank culprit, const std::string& op) const {
+  const std::shared_ptr<Peer>& peer = members_.peer(culprit);
+  std::string text = members_.name(culprit) + " is gone";
+  if (peer) text += " (" + why_gone(*peer) + ")";
+  text += ": " + op + " of group '" + options_.name + "' ";
+  if (machine_.policy() == Policy::fail) {
+    text += host_.coordinated()
+                ? "cannot be finished. Start again without it, or let the group go on without lost members "
+                  "(closeranks.set_policy)"
+                : "cannot be finished. Start again without it";
+  } else {
+    text += "needs it. Use closeranks.data_parallel, whose own broadcasts take the lowest present slot as root, or "
+            "choose a present root";
+  }
+  Status status(Fault::peer_lost, Move::repair_group, text);
+  status.slot = members_.slot(culprit);
+  if (peer) status.worker = peer->worker;
+  status.group = options_.name;
+  status.op = op;
+  return status;
+}
+
+Status Group::mismatch_status(Rank culprit, std::uint64_t sequence, const std::string& op) const {
+  const auto called = [&](Rank rank) -> std::string {
+    const transport::Segment* segment = members_.segment(rank);
+    if (segment == nullptr) return members_.name(rank) + " made another call";
+    const transport::DescriptorSlot& slot = segment->descriptor_slot(sequence);
+    const auto relaxed = std::memory_order_relaxed;
+    const auto kind = static_cast<OpKind>(slot.kind.load(relaxed));
+    const auto dtype = static_cast<DType>(slot.dtype.load(relaxed));
+    const auto reduce = static_cast<ReduceOp>(slot.reduce.load(relaxed));
+    if (kind > OpKind::recv || dtype > DType::bytes || reduce > ReduceOp::bxor) {
+      return members_.name(rank) + " made a call of another version";
+    }
+    std::string text = members_.name(rank) + " called " +
+                       describe(kind, dtype, reduce, Rank{slot.root.load(relaxed)}, slot.unit_bytes.load(relaxed),
+                                options_.lowest_member_is_root);
+    if (slot.policy.load(relaxed) != static_cast<std::uint8_t>(machine_.policy())) {
+      text += " under policy " + std::string(name_of(static_cast<Policy>(slot.policy.load(relaxed) & 1)));
+    }
+    return text;
+  };
+  // The culprit against this member; if that is this member itself, against the lowest other one that counts.
+  Rank other = members_.self();
+  for (std::uint32_t r = 0; culprit == members_.self() && r < members_.size(); ++r) {
+    if (Rank{r} != culprit && machine_.contributes(Rank{r}, sequence)) {
+      other = Rank{r};
+      break;
+    }
+  }
+  return {Fault::mismatch, Move::fix_call,
+          called(culprit) + ", " + called(other) + ": op #" + std::to_string(sequence) + " of group '" + options_.name +
+              "' must be the same call on every member; " + op + " and all later ops of the group fail"};
+}
+
+}  // namespace closeranks::communicator
