@@ -3,6 +3,7 @@
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
 #include <atomic>
+#include <charconv>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -19,7 +20,7 @@ namespace {
 
 struct HostPort {
   std::string host;
-  std::string port;
+  std::uint16_t port = 0;
 };
 
 // "host:port", "[::1]:port".
@@ -29,7 +30,13 @@ Result<HostPort> split_address(const std::string& address) {
     return Status(Fault::invalid_argument, Move::fix_call,
                   "the coordinator's address \"" + address + "\" is not of the form host:port");
   }
-  HostPort parts{address.substr(0, colon), address.substr(colon + 1)};
+  HostPort parts{address.substr(0, colon), 0};
+  const char* end = address.data() + address.size();
+  const auto [stopped, error] = std::from_chars(address.data() + colon + 1, end, parts.port);
+  if (error != std::errc{} || stopped != end || parts.port == 0) {
+    return Status(Fault::invalid_argument, Move::fix_call,
+                  "the coordinator's address \"" + address + "\" has no port between 1 and 65535");
+  }
   if (parts.host.size() > 2 && parts.host.front() == '[' && parts.host.back() == ']') {
     parts.host = parts.host.substr(1, parts.host.size() - 2);
   }
@@ -118,15 +125,15 @@ void ClientLink::Machine::connect() {
                         self->peer() + " did not take " + self->self() + "'s connection within " +
                             std::to_string(deadlines::handshake.count() / 1000) + " s"));
   });
+  if (Status status = check_claim(options_.claim); !status.ok()) return failed(status);
   const Result<HostPort> parts = split_address(options_.coordinator);
   if (!parts.ok()) return failed(parts.status());
   std::error_code not_numeric;
   const auto address = asio::ip::make_address(parts.value().host, not_numeric);
   if (!not_numeric) {
-    const int port = std::atoi(parts.value().port.c_str());
-    return open({address, static_cast<std::uint16_t>(port)}, {});
+    return open({address, parts.value().port}, {});
   }
-  resolver_.async_resolve(parts.value().host, parts.value().port,
+  resolver_.async_resolve(parts.value().host, std::to_string(parts.value().port),
                           [self = shared_from_this(), attempt](const std::error_code& error, auto endpoints) {
                             if (attempt != self->attempt_ || self->phase_ != Phase::connecting) return;
                             self->resolved(error, std::move(endpoints));
@@ -145,7 +152,9 @@ void ClientLink::Machine::resolved(const std::error_code& error, asio::ip::tcp::
 }
 
 void ClientLink::Machine::open(const asio::ip::tcp::endpoint& endpoint, std::vector<asio::ip::tcp::endpoint> others) {
-  connecting_ = std::make_shared<asio::ip::tcp::socket>(thread_.context());
+  Result<asio::ip::tcp::socket> made = make_socket(thread_.context(), endpoint.protocol());
+  if (!made.ok()) return failed(made.status());
+  connecting_ = std::make_shared<asio::ip::tcp::socket>(std::move(made.value()));
   connecting_->async_connect(endpoint, [self = shared_from_this(), attempt = attempt_, socket = connecting_,
                                         others = std::move(others)](const std::error_code& error) mutable {
     if (attempt != self->attempt_ || self->phase_ != Phase::connecting) return;

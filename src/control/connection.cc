@@ -1,14 +1,19 @@
 #include "control/connection.h"
 
 #include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <asio/buffer.hpp>
 #include <asio/post.hpp>
 #include <asio/read.hpp>
 #include <asio/write.hpp>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/file_descriptor.h"
 
 namespace closeranks::control {
 namespace {
@@ -23,6 +28,21 @@ Status broken(const std::string& peer, const std::error_code& error) {
 }
 
 }  // namespace
+
+Result<asio::ip::tcp::socket> make_socket(asio::io_context& context, const asio::ip::tcp& protocol) {
+  const int descriptor = ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+  if (descriptor < 0) {
+    return Status(Fault::system, Move::retry, "no socket to be had: " + std::string(std::strerror(errno)));
+  }
+  asio::ip::tcp::socket socket(context);
+  std::error_code error;
+  socket.assign(protocol, descriptor, error);
+  if (error) {
+    ::close(descriptor);
+    return Status(Fault::system, Move::retry, "a socket cannot be watched: " + error.message());
+  }
+  return socket;
+}
 
 void prepare_socket(asio::ip::tcp::socket& socket) {
   const int descriptor = socket.native_handle();
@@ -39,15 +59,23 @@ void prepare_socket(asio::ip::tcp::socket& socket) {
 }
 
 Connection::Connection(asio::ip::tcp::socket socket, std::string peer)
-    : socket_(std::move(socket)), linger_(socket_.get_executor()), peer_(std::move(peer)) {}
+    : socket_(std::move(socket)), linger_(socket_.get_executor()), peer_(std::move(peer)) {
+  close_in_fork_child(socket_.native_handle());
+}
+
+Connection::~Connection() {
+  if (socket_.is_open()) keep_in_fork_child(socket_.native_handle());
+}
 
 void Connection::start(Events events, std::uint32_t limit) {
   CR_ASSERT(state_ == State::fresh);
-  events_ = std::move(events);
+  set_events(std::move(events));
   limit_ = limit;
   state_ = State::open;
   read_header();
 }
+
+void Connection::set_events(Events events) { events_ = std::make_shared<const Events>(std::move(events)); }
 
 void Connection::read_header() {
   asio::async_read(socket_, asio::buffer(header_),
@@ -56,7 +84,7 @@ void Connection::read_header() {
                      if (self->state_ != State::open) return;
                      if (error) return self->end(broken(self->peer_, error));
                      const Result<FrameHeader> header = decode_header(self->header_, self->limit_, self->peer_);
-                     if (!header.ok()) return self->end(header.status());
+                     if (!header.ok()) return self->reject(header.status());
                      self->read_body(header.value());
                    });
 }
@@ -68,11 +96,19 @@ void Connection::read_body(FrameHeader header) {
                      if (self->state_ == State::finishing) return self->read_and_drop();
                      if (self->state_ != State::open) return;
                      if (error) return self->end(broken(self->peer_, error));
-                     self->events_.frame(header, self->body_);
+                     const std::shared_ptr<const Events> events = self->events_;
+                     events->frame(header, self->body_);
                      if (self->body_.capacity() > kept_body_bytes) self->body_ = {};
                      if (self->state_ == State::open) return self->read_header();
                      if (self->state_ == State::finishing) self->read_and_drop();
                    });
+}
+
+void Connection::reject(const Status& why) {
+  const std::shared_ptr<const Events> events = events_;
+  if (events->rejected) events->rejected(why);
+  if (state_ == State::open) return end(why);
+  if (state_ == State::finishing) read_and_drop();
 }
 
 void Connection::read_and_drop() {
@@ -112,13 +148,14 @@ void Connection::wrote(const std::error_code& error) {
     const std::size_t bytes = queue_.front().bytes.size();
     queue_.pop_front();
     queued_bytes_ -= bytes;
-    if (events_.written) events_.written();
+    const std::shared_ptr<const Events> events = events_;
+    if (events && events->written) events->written();
     if (state_ != State::closed && !writing_) return write_next();
   }
   if (state_ == State::open) return end(broken(peer_, error));
   if (state_ == State::finishing) return close();
   if (ended_) return report_end();
-  events_ = {};
+  events_.reset();
 }
 
 std::deque<std::string> Connection::take_kept() {
@@ -148,13 +185,14 @@ void Connection::finish(std::chrono::milliseconds linger, std::function<void()> 
 void Connection::close() {
   if (state_ == State::closed) return;
   state_ = State::closed;
+  keep_in_fork_child(socket_.native_handle());
   std::error_code ignored;
   socket_.close(ignored);
   linger_.cancel();
   if (finished_) asio::post(socket_.get_executor(), std::exchange(finished_, {}));
   // The events may own whoever calls; let go of them from the event loop, and not before a write has told its outcome.
   asio::post(socket_.get_executor(), [self = shared_from_this()] {
-    if (!self->writing_ && !self->ended_) self->events_ = {};
+    if (!self->writing_ && !self->ended_) self->events_.reset();
   });
 }
 
@@ -166,9 +204,9 @@ void Connection::end(const Status& why) {
 }
 
 void Connection::report_end() {
-  const Events events = std::exchange(events_, {});
+  const std::shared_ptr<const Events> events = std::exchange(events_, nullptr);
   const Status why = *std::exchange(ended_, std::nullopt);
-  if (events.closed) events.closed(why);
+  if (events && events->closed) events->closed(why);
 }
 
 }  // namespace closeranks::control

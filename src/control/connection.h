@@ -2,6 +2,7 @@
 // Used by both ends. Everything here runs on the control thread.
 #pragma once
 
+#include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
 #include <chrono>
@@ -19,6 +20,9 @@
 
 namespace closeranks::control {
 
+// A socket that no program started by this process inherits (Asio's own open() leaves a gap before close-on-exec).
+Result<asio::ip::tcp::socket> make_socket(asio::io_context& context, const asio::ip::tcp& protocol);
+
 // Sets TCP_NODELAY (frames are small and urgent) and lets the kernel find a peer that is gone without a word: probes
 // after 10 s of silence, and written bytes that stay unacknowledged for 20 s break the connection.
 void prepare_socket(asio::ip::tcp::socket& socket);
@@ -31,18 +35,24 @@ class Connection : public std::enable_shared_from_this<Connection> {
     // The connection ended without our doing: end of file, an error, a frame with a bad header. Called once, from the
     // event loop, never from within a function below; not after close() or finish().
     std::function<void(const Status& why)> closed;
+    // A frame with a bad header came: the handler may write() and finish(). Otherwise, or when empty, the connection
+    // ends as with closed.
+    std::function<void(const Status& why)> rejected;
     // A frame has been handed to the kernel. May be empty.
     std::function<void()> written;
   };
 
-  // `peer` names the other side in errors. The socket is connected.
+  // `peer` names the other side in errors. The socket is connected. Children of fork() do not keep it.
   Connection(asio::ip::tcp::socket socket, std::string peer);
+  ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
   // Begins to read; bodies above `limit` are refused. Call once. The events own what they use: they are let go of when
   // the connection has ended.
   void start(Events events, std::uint32_t limit);
+  // Other handlers from the next event on; may be called from a handler.
+  void set_events(Events events);
   void set_limit(std::uint32_t limit) { limit_ = limit; }
   void set_peer(std::string peer) { peer_ = std::move(peer); }
   [[nodiscard]] const std::string& peer() const { return peer_; }
@@ -71,6 +81,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void read_header();
   void read_body(FrameHeader header);
   void read_and_drop();
+  void reject(const Status& why);
   void write_next();
   void wrote(const std::error_code& error);
   void end(const Status& why);
@@ -79,7 +90,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::ip::tcp::socket socket_;
   asio::steady_timer linger_;
   std::string peer_;
-  Events events_;
+  std::shared_ptr<const Events> events_;  // shared: a handler may set others while it runs
   std::uint32_t limit_ = 0;
   State state_ = State::fresh;
   HeaderBytes header_{};

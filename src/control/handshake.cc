@@ -56,6 +56,13 @@ void copy(std::span<const std::byte> bytes, std::array<std::uint8_t, size>& out)
                  [](std::byte b) { return std::to_integer<std::uint8_t>(b); });
 }
 
+// Text from somebody who has proved nothing, on its way into a log.
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  return text;
+}
+
 Status refuse(std::string text) { return Status(Fault::refused, Move::give_up, std::move(text)); }
 
 }  // namespace
@@ -77,11 +84,19 @@ std::string describe(const Claim& claim) {
     case Role::worker:
       return "worker " + std::to_string(claim.worker.value());
     case Role::agent:
-      return "agent of host " + claim.host;
+      return "agent of host " + printable(claim.host);
     case Role::observer:
       return "observer";
   }
   return "unknown";
+}
+
+Status check_claim(const Claim& claim) {
+  if (claim.job.size() <= claim_text_limit && claim.host.size() <= claim_text_limit) return {};
+  return Status(Fault::invalid_argument, Move::fix_call,
+                "the id of a job and the name of a host may have " + std::to_string(claim_text_limit) +
+                    " bytes; these have " + std::to_string(claim.job.size()) + " and " +
+                    std::to_string(claim.host.size()));
 }
 
 std::string challenge_frame(const Nonce& server_nonce) {
@@ -120,7 +135,8 @@ Status check_proof(const ClaimedProof& claimed, std::string_view token, std::str
     return refuse("wrong token");
   }
   if (claimed.claim.job != job) {
-    return refuse("this is the coordinator of job " + std::string(job) + ", not of job " + claimed.claim.job);
+    return refuse("this is the coordinator of job " + std::string(job) + ", not of job " +
+                  printable(claimed.claim.job));
   }
   return {};
 }
@@ -162,10 +178,7 @@ Status check_accepted(std::span<const std::byte> body, const Claim& claim, std::
 
 std::string decode_refused(std::span<const std::byte> body) {
   std::string text(reinterpret_cast<const char*>(body.data()), std::min(body.size(), refused_text_limit));
-  // It comes from somebody who has proved nothing, and goes into a log.
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
-  return text;
+  return printable(std::move(text));
 }
 
 }  // namespace closeranks::control

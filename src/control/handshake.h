@@ -37,8 +37,10 @@ struct Claim {
   friend bool operator==(const Claim&, const Claim&) = default;
 };
 inline constexpr std::size_t claim_text_limit = 255;
-// "worker 3", "agent of host alpha", for logs.
+// "worker 3", "agent of host alpha", for logs; without control characters.
 std::string describe(const Claim& claim);
+// invalid_argument when a text is longer than claim_text_limit.
+Status check_claim(const Claim& claim);
 
 // ---- the coordinator's side --------------------------------------------------------------------------------------
 
