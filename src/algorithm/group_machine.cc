@@ -115,6 +115,11 @@ void GroupMachine::done(const Action& action) {
       // A failed group keeps its words as they are: nobody may take its last entries for done.
       completed_unpublished_ = !failure_;
       failure_met_ = failure_met_ || failure_.has_value();
+      if (lost_ && completed_ == entered_) {
+        // Every open entry succeeded after all. The next one lacks this member everywhere: it fails without a swap.
+        failure_ = Failure{Fault::peer_lost, *lost_, completed_};
+        lost_.reset();
+      }
       break;
     case Action::Kind::publish_completed:
       completed_unpublished_ = false;

@@ -61,7 +61,8 @@ void AlgorithmWorld::list_steps(std::vector<Step>& steps) {
     if (may_go_on_entering(index)) {
       steps.push_back({Step::Kind::enter, rank});
     }
-    if (!scenario.coordinated && somebody_died && !member.told) {
+    const bool between_actions = member.pending.kind == Action::Kind::none;
+    if (!scenario.coordinated && somebody_died && !member.told && between_actions) {
       steps.push_back({Step::Kind::lose, rank});
     }
     if (member.suspected) {
