@@ -1,4 +1,4 @@
-"""The training script of the fault tests: a small DDP model through closeranks.data_parallel, with kills at set moments.
+"""The fault tests' training script: a small model through closeranks.data_parallel, with kills.
 
 --faults is a JSON list of {"slot": s, "step": n, "where": W, "delay_ms": d}: the worker of slot s kills itself with
 SIGKILL (or stops itself, raises, exits) d milliseconds after step n has reached W:

@@ -1,4 +1,4 @@
-"""Workers die at every kind of moment in real DDP training; what the survivors computed is checked, not only that they live.
+"""Workers die at every kind of moment in real DDP training; checked is what the survivors computed.
 
 One job loses up to three workers, since a start costs far more than a kill. The moments are drawn from a seed; a
 failing job prints its faults and replays with them (fault_training.py --faults ...). CLOSERANKS_SOAK=1: 300 kills.
