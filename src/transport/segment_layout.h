@@ -98,7 +98,7 @@ static_assert(offsetof(DescriptorSlot, payload) == 64);
 // Point to point, sender's side, per destination.
 struct alignas(cache_line_bytes) OutboundWords {
   std::atomic<std::uint64_t> announced{0};  // messages 1..announced have (or had) a slot, in the order of their tags
-  std::atomic<std::uint64_t> backlog{0};    // count of messages that ever had to wait for a slot
+  std::atomic<std::uint64_t> backlog{0};    // grows whenever another message has to wait for a slot
   std::atomic<std::uint64_t> answered{0};   // highest query of the receiver that was looked at
   std::array<std::uint64_t, 5> reserved{};
 };
