@@ -167,19 +167,22 @@ void AlgorithmWorld::check_decision(const membership::GroupResolution& resolutio
       fail("member " + std::to_string(index) + " counts in entries it has not entered");
     }
     bool some_survivor_knows = false;
-    std::uint64_t entered_by_survivors = 0;
+    std::uint64_t alive_entered = 0;
+    std::uint64_t answered_entered = 0;  // by those who died after their answer too
     for (std::uint32_t other = 0; other < count(); ++other) {
-      const Member& survivor = members_[other];
-      if (survivor.alive && in_job(other)) {
-        some_survivor_knows = some_survivor_knows || !survivor.machine.present()[index];
-        entered_by_survivors = std::max(entered_by_survivors, memory_.entered(Rank{other}));
+      if (in_job(other)) {
+        const bool lives = members_[other].alive;
+        some_survivor_knows = some_survivor_knows || !members_[other].machine.present()[index];
+        answered_entered = std::max(answered_entered, memory_.entered(Rank{other}));
+        alive_entered = std::max(alive_entered, lives ? memory_.entered(Rank{other}) : 0);
       }
     }
-    // A dead member's input counts as soon as some survivor had entered too, and else never.
-    const std::uint64_t counting = std::min(memory_.entered(Rank{index}), entered_by_survivors);
-    if (!some_survivor_knows && departure.last_op < counting) {
-      fail("member " + std::to_string(index) + " had entered " + std::to_string(counting) +
-           " entries as survivors had, " + std::to_string(departure.last_op) + " count");
+    // A dead member's input counts as soon as some survivor had entered too, and else never (protocol rule 16).
+    const std::uint64_t entered = memory_.entered(Rank{index});
+    if (!some_survivor_knows && (departure.last_op < std::min(entered, alive_entered) ||
+                                 departure.last_op > std::min(entered, answered_entered))) {
+      fail("member " + std::to_string(index) + " had entered " + std::to_string(entered) + " entries, survivors " +
+           std::to_string(alive_entered) + "; " + std::to_string(departure.last_op) + " of its inputs count");
     }
   }
 }

@@ -55,7 +55,9 @@ void AlgorithmWorld::list_steps(std::vector<Step>& steps) {
     }
     const auto rank = static_cast<std::uint8_t>(index);
     const MemoryView view(memory_, unmapped_for(member));
-    if (member.pending.kind != Action::Kind::none || member.machine.next(view).kind != Action::Kind::none) {
+    // A copy is asked: the machine itself decides when it acts, by what the words say then.
+    if (member.pending.kind != Action::Kind::none ||
+        algorithm::GroupMachine(member.machine).next(view).kind != Action::Kind::none) {
       steps.push_back({Step::Kind::act, rank});
     }
     if (may_go_on_entering(index)) {

@@ -42,7 +42,7 @@ class AlgorithmWorld {
  public:
   explicit AlgorithmWorld(std::shared_ptr<const AlgorithmSetting> setting);
 
-  // Every step possible now. Not const: machines remember what they have read.
+  // Every step possible now.
   void list_steps(std::vector<Step>& steps);
   // `line`, when given, receives one sentence of what happened.
   void apply(const Step& step, std::string* line = nullptr);
