@@ -1,0 +1,90 @@
+// Judges a simulated run: told of everything that happens, by those who cannot hide it, it keeps its own books and says
+// which rule was broken. It shares no code with the machines.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "closeranks/ids.h"
+#include "membership/coordinator.h"
+
+namespace closeranks::simulator {
+
+class MembershipOracle {
+ public:
+  // What a worker's process can do at this moment, and the words it has written: the truth, not anybody's opinion.
+  struct Truth {
+    std::function<bool(WorkerId)> can_run;  // false: dead, or its engine has stopped for good
+    std::function<std::uint64_t(WorkerId, GroupKey)> entered;
+  };
+
+  MembershipOracle(Truth truth, std::vector<std::pair<WorkerId, Slot>> workers, std::uint32_t min_present);
+
+  // -- grounds on which a worker may be fenced (rule 22) ------------------------------------------------------------
+  void ended(WorkerId worker);       // its process is over
+  void waited_for(WorkerId worker);  // some worker's op waits for it, which says so
+  void stopped_too_long(WorkerId worker);
+  // A worker's answer to `view` has reached the coordinator's socket: it is not late, whatever the coordinator does.
+  void answer_arrived(WorkerId worker, ViewNumber view);
+
+  // -- decisions ----------------------------------------------------------------------------------------------------
+  // What a coordinator is about to do; `last_proposal` and views are checked against all coordinators before.
+  void coordinator_acts(const membership::Effects& effects);
+
+  // -- what workers do ----------------------------------------------------------------------------------------------
+  void froze(WorkerId worker, GroupKey group, const std::vector<Slot>& members,
+             const std::vector<membership::ExcludedMember>& excluding);
+  void installed(WorkerId worker, ViewNumber view);
+  void departed(WorkerId worker, GroupKey group, const std::vector<membership::Departure>& departures);
+  void entered(WorkerId worker, GroupKey group, std::uint64_t sequence);
+  void completed(WorkerId worker, GroupKey group, std::uint64_t sequence, const std::vector<Slot>& contributors);
+  void failed(WorkerId worker, GroupKey group, std::uint64_t sequence, Slot culprit);
+
+  void violation(std::string sentence);
+  [[nodiscard]] const std::vector<std::string>& violations() const { return violations_; }
+  [[nodiscard]] bool excluded(WorkerId worker) const { return excluded_ids_.contains(worker); }
+  [[nodiscard]] ViewNumber view() const { return view_; }
+
+ private:
+  struct Outcome {
+    std::optional<Slot> culprit;     // failed
+    std::vector<Slot> contributors;  // completed
+    std::vector<WorkerId> holders;
+    friend bool same(const Outcome& a, const Outcome& b) {
+      return a.culprit == b.culprit && a.contributors == b.contributors;
+    }
+  };
+  struct Bound {
+    std::uint64_t last_op = 0;
+    std::vector<WorkerId> holders;
+  };
+
+  void check_fence(const membership::Fence& fence);
+  void check_proposal(const membership::Propose& propose);
+  void check_decision(const membership::ViewDecided& decided);
+  void check_resolutions(const membership::Install& install);
+  void check_late(const membership::Event& event);
+  void check_running(WorkerId worker, const std::string& deed);
+  void record(WorkerId worker, GroupKey group, std::uint64_t sequence, Outcome outcome);
+
+  Truth truth_;
+  std::vector<std::pair<WorkerId, Slot>> workers_;
+  std::uint32_t min_present_;
+  std::set<WorkerId> grounds_;
+  std::map<WorkerId, ViewNumber> arrived_;
+  ViewNumber last_proposal_;
+  ViewNumber view_;
+  std::vector<membership::ExcludedMember> excluded_;
+  std::set<WorkerId> excluded_ids_;
+  std::map<WorkerId, ViewNumber> installed_;
+  std::map<std::pair<GroupKey, WorkerId>, std::vector<Bound>> bounds_;
+  std::map<std::pair<GroupKey, std::uint64_t>, std::vector<Outcome>> outcomes_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace closeranks::simulator
