@@ -170,12 +170,12 @@ Result<std::unique_ptr<Server>> Server::start(control::ControlThread& thread, Se
   door.port = state->options.port;
   door.job = state->options.job;
   door.token = state->options.token;
-  door.check = [weak](const Claim& claim) {
+  door.check = [weak](const Claim& who) {
     const auto self = weak.lock();
-    return self ? self->check(claim) : Status(Fault::closed, Move::retry, "the coordinator stops");
+    return self ? self->check(who) : Status(Fault::closed, Move::retry, "the coordinator stops");
   };
-  door.admitted = [weak](const Claim& claim, std::shared_ptr<Connection> connection) {
-    if (auto self = weak.lock()) self->admit(claim, std::move(connection));
+  door.admitted = [weak](const Claim& who, std::shared_ptr<Connection> connection) {
+    if (auto self = weak.lock()) self->admit(who, std::move(connection));
   };
   door.refused = [weak](const std::string& who, const std::string& why) {
     if (auto self = weak.lock()) self->refused(who, why);
