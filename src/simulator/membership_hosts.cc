@@ -24,6 +24,7 @@ void MembershipWorld::in_process(std::uint32_t worker, std::function<void()> act
 }
 
 void MembershipWorld::start_worker(std::uint32_t worker) {
+  if (workers_[worker].dead()) return;  // fenced before it began
   workers_[worker].run = WorkerModel::Run::running;
   reconnect(worker);
   step_worker(worker, scenario_.step);
