@@ -112,13 +112,20 @@ void AlgorithmWorld::check_completion(std::uint32_t index, const Action& action)
   const AlgorithmScenario& scenario = setting_->scenario;
   const OpKind kind = scenario.calls[sequence].kind;
   Member& member = members_[index];
+  const auto entries = scenario.calls.size();
   Result result = Result::success;
   std::uint64_t detail = 0;
   if (action.outcome == Fault::none) {
     check_outputs(index, sequence);
     detail = contributor_bits(member, sequence);
-    if (scenario.odd && scenario.odd->sequence <= sequence && (detail >> scenario.odd->member.value() & 1) &&
-        std::popcount(static_cast<std::uint32_t>(detail)) > 1) {
+    // A lost entry compares nothing; after it the group goes on.
+    const bool odd_counts = scenario.odd && (detail >> scenario.odd->member.value() & 1) != 0 &&
+                            std::popcount(static_cast<std::uint32_t>(detail)) > 1;
+    const bool noticed_nothing =
+        odd_counts && (scenario.odd->sequence == sequence ||
+                       (scenario.odd->sequence < sequence &&
+                        static_cast<Result>(results_[index * entries + scenario.odd->sequence] >> 32) != Result::lost));
+    if (noticed_nothing) {
       fail(who + " although member " + std::to_string(scenario.odd->member.value()) + " made another call");
     }
   } else if (action.outcome == Fault::peer_lost) {
@@ -142,7 +149,6 @@ void AlgorithmWorld::check_completion(std::uint32_t index, const Action& action)
       fail(who + " blaming member " + std::to_string(action.culprit.value()) + " for another's call");
     }
   }
-  const auto entries = scenario.calls.size();
   const std::uint64_t packed = static_cast<std::uint64_t>(result) << 32 | detail;
   results_[index * entries + sequence] = packed;
   for (std::uint32_t other = 0; other < count(); ++other) {

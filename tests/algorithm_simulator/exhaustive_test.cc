@@ -1,0 +1,129 @@
+// Every interleaving of small groups, every kind of op, a death at every step: no promise may break.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "simulator/algorithm_search.h"
+
+namespace closeranks::simulator {
+namespace {
+
+// One search.
+struct Case {
+  std::string name;
+  AlgorithmScenario scenario;
+  friend std::ostream& operator<<(std::ostream& out, const Case& the_case) {
+    return out << describe(the_case.scenario);
+  }
+};
+
+AlgorithmScenario scenario_of(std::uint32_t members, std::vector<ScenarioCall> calls, std::uint32_t crashes,
+                              std::uint32_t restarts = 0) {
+  AlgorithmScenario scenario;
+  scenario.members = members;
+  scenario.calls = std::move(calls);
+  scenario.crashes = crashes;
+  scenario.restarts = restarts;
+  return scenario;
+}
+
+bool soak() { return std::getenv("CLOSERANKS_SOAK") != nullptr; }
+
+constexpr OpKind kinds[] = {OpKind::all_reduce,     OpKind::broadcast, OpKind::all_gather,
+                            OpKind::reduce_scatter, OpKind::gather,    OpKind::scatter};
+
+// Rank 0 is the root, or the last rank, so that a root dies first and last.
+std::vector<Case> cases_of_each_kind() {
+  std::vector<Case> cases;
+  for (const OpKind kind : kinds) {
+    const std::string name(name_of(kind));
+    const ScenarioCall one{kind, 1, Rank{0}};
+    const ScenarioCall two{kind, 2, Rank{0}};
+    const ScenarioCall small{kind, 0, Rank{0}};
+    const ScenarioCall other_root{kind, 1, Rank{1}};
+    // Kinds in which every member owns blocks have many more interleavings.
+    const bool wide = kind == OpKind::all_gather || kind == OpKind::reduce_scatter;
+    cases.push_back({name + "_one_death", scenario_of(3, {two}, 1, 1)});
+    cases.push_back({name + "_two_deaths", scenario_of(3, {wide ? one : two}, 2, 1)});
+    cases.push_back({name + "_two_in_flight", scenario_of(2, {two, two}, 1, 1)});
+    cases.push_back({name + "_three_in_flight", scenario_of(2, {one, two, one}, 1)});
+    cases.push_back({name + "_pipelined", scenario_of(3, {one, other_root}, 1)});
+    cases.push_back({name + "_inline_two_deaths", scenario_of(3, {small, small}, 2)});
+    cases.push_back({name + "_inline_before_blocks", scenario_of(3, {small, one}, 1)});
+    if (!wide) {
+      cases.push_back({name + "_four_members", scenario_of(4, {one}, 2)});
+    }
+    // One tensor for all calls: its bytes are the next input as soon as the op has returned.
+    Case same_tensor{name + "_same_tensor", scenario_of(3, {one, one}, 1)};
+    same_tensor.scenario.regions = 1;
+    cases.push_back(same_tensor);
+    Case cut{name + "_cut_entering", scenario_of(2, {two}, 1)};
+    cut.scenario.cut_entering = true;
+    cases.push_back(cut);
+    for (const bool coordinated : {false, true}) {
+      const std::string suffix = coordinated ? "_fail_by_view" : "_fail";
+      Case fail{name + suffix, scenario_of(3, wide ? std::vector{one} : std::vector{one, one}, 2)};
+      fail.scenario.policy = Policy::fail;
+      fail.scenario.coordinated = coordinated;
+      cases.push_back(fail);
+      Case small_fail{name + "_inline" + suffix, scenario_of(3, {small, small, small}, coordinated ? 1 : 2)};
+      small_fail.scenario.policy = Policy::fail;
+      small_fail.scenario.coordinated = coordinated;
+      cases.push_back(small_fail);
+    }
+    Case odd{name + "_mismatch", scenario_of(3, {one, one}, 1)};
+    odd.scenario.odd = OddCall{Rank{2}, wide ? 0U : 1U};
+    cases.push_back(odd);
+    if (soak()) {
+      cases.push_back({name + "_soak_two_entries", scenario_of(3, {one, two}, 2, wide ? 0 : 1)});
+      cases.push_back({name + "_soak_four_members", scenario_of(4, {one}, 2, 1)});
+      cases.push_back({name + "_soak_three_in_flight", scenario_of(2, {two, two, two}, 1, 1)});
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> mixed_cases() {
+  const ScenarioCall reduce{OpKind::all_reduce, 1, Rank{0}};
+  const ScenarioCall gather{OpKind::gather, 1, Rank{0}};
+  const ScenarioCall scatter{OpKind::scatter, 1, Rank{1}};
+  const ScenarioCall barrier{OpKind::barrier, 0, Rank{0}};
+  const ScenarioCall broadcast{OpKind::broadcast, 1, Rank{0}};
+  std::vector<Case> cases = {
+      {"barrier_two_deaths", scenario_of(3, {barrier, barrier}, 2, 1)},
+      {"barrier_then_all_reduce", scenario_of(3, {barrier, reduce}, 1)},
+      {"gather_between_all_reduces", scenario_of(3, {reduce, gather}, 2)},
+      {"gather_then_all_reduce", scenario_of(3, {gather, reduce}, 1, 1)},
+      {"gather_then_scatter", scenario_of(3, {gather, scatter}, 1)},
+      {"broadcast_then_all_reduce", scenario_of(3, {broadcast, reduce}, 2)},
+      {"all_reduce_of_three_blocks", scenario_of(3, {{OpKind::all_reduce, 3, Rank{0}}}, 1, 1)},
+  };
+  Case lowest{"broadcast_from_the_lowest", scenario_of(3, {broadcast, broadcast}, 2)};
+  lowest.scenario.lowest_member_is_root = true;
+  cases.push_back(lowest);
+  Case small_lowest{"broadcast_inline_from_the_lowest",
+                    scenario_of(3, {{OpKind::broadcast, 0, Rank{0}}, {OpKind::broadcast, 0, Rank{0}}}, 2)};
+  small_lowest.scenario.lowest_member_is_root = true;
+  cases.push_back(small_lowest);
+  return cases;
+}
+
+class Exhaustive : public testing::TestWithParam<Case> {};
+
+TEST_P(Exhaustive, KeepsEveryPromise) {
+  const SearchOutcome outcome = search(GetParam().scenario, soak() ? 40'000'000 : 4'000'000);
+  EXPECT_FALSE(outcome.violation.has_value()) << outcome.transcript;
+  EXPECT_TRUE(outcome.complete) << "stopped after " << outcome.states << " states";
+  EXPECT_GT(outcome.endings, 0U);
+  RecordProperty("states", std::to_string(outcome.states));
+}
+
+std::string name_of_case(const testing::TestParamInfo<Case>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(Kinds, Exhaustive, testing::ValuesIn(cases_of_each_kind()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Mixed, Exhaustive, testing::ValuesIn(mixed_cases()), name_of_case);
+
+}  // namespace
+}  // namespace closeranks::simulator
