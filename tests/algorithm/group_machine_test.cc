@@ -1,0 +1,327 @@
+// The machine alone, against words a test writes. Interleavings are the simulator's business (algorithm_simulator).
+#include "algorithm/group_machine.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <tuple>
+#include <vector>
+
+namespace closeranks::algorithm {
+namespace {
+
+class FakeWords : public Words {
+ public:
+  std::uint64_t entered(Rank member) const override { return entered_words.at(member.value()); }
+  std::uint64_t completed(Rank member) const override { return completed_words.at(member.value()); }
+  std::uint64_t block_word(Rank owner, std::uint64_t sequence, std::uint32_t block) const override {
+    const auto found = block_words.find({owner.value(), sequence, block});
+    return found == block_words.end() ? 0 : found->second;
+  }
+  std::uint64_t signature(Rank member, std::uint64_t sequence) const override {
+    const auto found = signatures.find({member.value(), sequence});
+    return found == signatures.end() ? 1 : found->second;
+  }
+  std::uint64_t decision_word(std::uint64_t sequence) const override {
+    const auto found = decisions.find(sequence % 4);
+    return found == decisions.end() ? 0 : found->second;
+  }
+
+  std::vector<std::uint64_t> entered_words = std::vector<std::uint64_t>(8, 0);
+  std::vector<std::uint64_t> completed_words = std::vector<std::uint64_t>(8, 0);
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint32_t>, std::uint64_t> block_words;
+  std::map<std::tuple<std::uint32_t, std::uint64_t>, std::uint64_t> signatures;
+  std::map<std::uint64_t, std::uint64_t> decisions;  // [window]
+};
+
+using Kind = Action::Kind;
+
+class GroupMachineTest : public testing::Test {
+ protected:
+  GroupMachine make(std::uint32_t members, std::uint32_t self, Policy policy = Policy::repair, bool lowest = false) {
+    MachineOptions options;
+    options.members = members;
+    options.self = Rank{self};
+    for (std::uint32_t member = 0; member < members; ++member) {
+      options.slots.push_back(Slot{10 + member});
+    }
+    options.policy = policy;
+    options.lowest_member_is_root = lowest;
+    options.window = 4;
+    members_ = members;
+    return GroupMachine(std::move(options));
+  }
+
+  void enter(GroupMachine& machine, OpKind kind, std::uint64_t unit_bytes, Rank root = Rank{0}) {
+    ASSERT_TRUE(machine.may_enter(words_));
+    const std::uint64_t sequence = machine.next_sequence();
+    machine.enter({sequence, make_plan(kind, DType::float32, ReduceOp::sum, root, unit_bytes, members_), 1});
+  }
+
+  // Performs what the machine wants on `words_`, as member `self`, until it wants nothing; returns it all.
+  std::vector<Action> run(GroupMachine& machine, std::uint32_t self) {
+    std::vector<Action> actions;
+    for (Action action = machine.next(words_); action.kind != Kind::none; action = machine.next(words_)) {
+      if (action.kind == Kind::publish_block) {
+        words_.block_words[{self, action.sequence, action.block}] = action.word.pack();
+      } else if (action.kind == Kind::publish_completed) {
+        words_.completed_words[self] = action.sequence + 1;
+      } else if (action.kind == Kind::decide &&
+                 DecisionWord::undecided(words_.decision_word(action.sequence), action.sequence)) {
+        words_.decisions[action.sequence % 4] =
+            DecisionWord{action.sequence, action.decision, action.culprit.value()}.pack();
+      }
+      machine.done(action);
+      actions.push_back(action);
+    }
+    return actions;
+  }
+
+  static std::vector<Kind> kinds(const std::vector<Action>& actions) {
+    std::vector<Kind> result;
+    for (const Action& action : actions) {
+      result.push_back(action.kind);
+    }
+    return result;
+  }
+
+  void publish(std::uint32_t owner, std::uint64_t sequence, std::uint32_t block, BlockState state) {
+    words_.block_words[{owner, sequence, block}] = BlockWord{sequence, state, owner}.pack();
+  }
+
+  void everyone_entered(std::uint64_t count) {
+    std::fill(words_.entered_words.begin(), words_.entered_words.end(), count);
+  }
+
+  static membership::GroupResolution excluding(std::vector<std::pair<std::uint32_t, std::uint64_t>> departures) {
+    membership::GroupResolution resolution;
+    resolution.view = {1, 1};
+    for (const auto& [rank, last_op] : departures) {
+      resolution.departures.push_back({WorkerId{rank}, Slot{10 + rank}, {1, 1}, last_op});
+    }
+    return resolution;
+  }
+
+  FakeWords words_;
+  std::uint32_t members_ = 0;
+};
+
+TEST_F(GroupMachineTest, AnInlineEntryNeedsOneWait) {
+  GroupMachine machine = make(3, 0);
+  enter(machine, OpKind::all_reduce, 8);
+  EXPECT_TRUE(run(machine, 0).empty());
+  EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{1}, Rank{2}}));
+  everyone_entered(1);
+  EXPECT_EQ(kinds(run(machine, 0)), (std::vector{Kind::combine_inline, Kind::complete, Kind::publish_completed}));
+  EXPECT_EQ(machine.completed(), 1U);
+}
+
+TEST_F(GroupMachineTest, ABarrierCombinesNothing) {
+  GroupMachine machine = make(2, 1);
+  enter(machine, OpKind::barrier, 0);
+  everyone_entered(1);
+  EXPECT_EQ(kinds(run(machine, 1)), (std::vector{Kind::complete, Kind::publish_completed}));
+}
+
+TEST_F(GroupMachineTest, AnOwnerTakesItsBlockThroughInOrder) {
+  GroupMachine machine = make(3, 1);
+  enter(machine, OpKind::all_reduce, 3 * min_block_bytes);
+  everyone_entered(1);
+  const std::vector<Action> actions = run(machine, 1);
+  EXPECT_EQ(kinds(actions), (std::vector{Kind::reduce_block, Kind::publish_block, Kind::copy_block, Kind::copy_block,
+                                         Kind::copy_block, Kind::publish_block}));
+  EXPECT_EQ(actions[1].word.state, BlockState::final);
+  EXPECT_EQ(actions[5].word.state, BlockState::distributed);
+  EXPECT_EQ(actions[2].destination, Rank{1});  // itself first
+  EXPECT_EQ(actions[3].destination, Rank{2});
+  EXPECT_EQ(actions[4].destination, Rank{0});
+  EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{0}, Rank{2}}));
+  publish(0, 0, 0, BlockState::distributed);
+  publish(2, 0, 2, BlockState::final);
+  EXPECT_TRUE(run(machine, 1).empty());
+  EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{2}}));
+  publish(2, 0, 2, BlockState::distributed);
+  EXPECT_EQ(kinds(run(machine, 1)), (std::vector{Kind::complete, Kind::publish_completed}));
+}
+
+TEST_F(GroupMachineTest, TheWindowWaitsForTheSlowest) {
+  GroupMachine machine = make(2, 0);
+  everyone_entered(4);
+  for (int entry = 0; entry < 4; ++entry) {
+    enter(machine, OpKind::barrier, 0);
+  }
+  EXPECT_FALSE(machine.may_enter(words_));
+  (void)run(machine, 0);
+  EXPECT_EQ(machine.completed(), 4U);
+  EXPECT_FALSE(machine.may_enter(words_));  // rank 1 may still read entry 0's descriptor
+  EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{1}}));
+  words_.completed_words[1] = 1;
+  EXPECT_TRUE(machine.may_enter(words_));
+  machine.install(excluding({{1, 4}}));  // or it leaves
+  words_.completed_words[1] = 0;
+  EXPECT_TRUE(machine.may_enter(words_));
+}
+
+TEST_F(GroupMachineTest, AnotherCallIsAMismatchThatNamesTheMinority) {
+  GroupMachine machine = make(4, 0);
+  enter(machine, OpKind::all_reduce, 1 << 16);
+  enter(machine, OpKind::barrier, 0);
+  everyone_entered(2);
+  words_.signatures[{2, 0}] = 99;
+  const std::vector<Action> actions = run(machine, 0);
+  ASSERT_EQ(kinds(actions), (std::vector{Kind::complete, Kind::complete}));
+  EXPECT_EQ(actions[0].outcome, Fault::mismatch);
+  EXPECT_EQ(actions[0].culprit, Rank{2});
+  EXPECT_EQ(actions[1].outcome, Fault::mismatch);
+  ASSERT_TRUE(machine.failure().has_value());
+  EXPECT_EQ(machine.failure()->from, 0U);
+  EXPECT_FALSE(machine.may_enter(words_));
+}
+
+TEST_F(GroupMachineTest, AMinorityFindsItselfToBlame) {
+  GroupMachine machine = make(3, 2);
+  enter(machine, OpKind::all_reduce, 8);
+  everyone_entered(1);
+  words_.signatures[{0, 0}] = 7;
+  words_.signatures[{1, 0}] = 7;
+  EXPECT_EQ(run(machine, 2)[0].culprit, Rank{2});
+}
+
+TEST_F(GroupMachineTest, ANewOwnerCopiesWhatIsFinalAndReducesWhatIsOpen) {
+  GroupMachine machine = make(2, 1);
+  enter(machine, OpKind::all_reduce, 2 * min_block_bytes);
+  enter(machine, OpKind::all_reduce, 2 * min_block_bytes);
+  everyone_entered(2);
+  (void)run(machine, 1);
+  publish(0, 0, 0, BlockState::final);
+  const membership::GroupStatus status = machine.freeze();
+  EXPECT_EQ(status.entered, 2U);
+  EXPECT_EQ(status.completed, 0U);
+  EXPECT_TRUE(run(machine, 1).empty());
+  EXPECT_FALSE(machine.may_enter(words_));
+  machine.install(excluding({{0, 2}}));
+  const std::vector<Action> actions = run(machine, 1);
+  ASSERT_GE(actions.size(), 2U);
+  EXPECT_EQ(actions[0].kind, Kind::copy_block);  // from the dead one's scratch, to itself only
+  EXPECT_EQ(actions[0].source, Rank{0});
+  EXPECT_TRUE(actions[0].from_scratch);
+  EXPECT_EQ(actions[1].word.state, BlockState::distributed);
+  EXPECT_EQ(actions[2].kind, Kind::complete);
+  EXPECT_EQ(actions[4].kind, Kind::reduce_block);
+  EXPECT_EQ(actions[4].sequence, 1U);
+  EXPECT_EQ(machine.contributors(1), (RankSet{true, true}));  // its last gradient counts
+  EXPECT_EQ(machine.contributors(2), (RankSet{false, true}));
+  EXPECT_EQ(machine.completed(), 2U);
+  EXPECT_EQ(machine.blocks_taken_over(), 2U);
+}
+
+TEST_F(GroupMachineTest, AVacantSourceGivesZeros) {
+  GroupMachine machine = make(2, 0);
+  machine.install(excluding({{1, 0}}));
+  enter(machine, OpKind::all_gather, min_block_bytes);
+  words_.entered_words[0] = 1;
+  const std::vector<Action> actions = run(machine, 0);
+  std::vector<bool> zeros;
+  for (const Action& action : actions) {
+    if (action.kind == Kind::copy_block) {
+      zeros.push_back(action.zeros);
+    }
+  }
+  EXPECT_EQ(zeros, (std::vector<bool>{false, true}));
+}
+
+TEST_F(GroupMachineTest, ABroadcastFromAVacantRootIsLostUnlessTheLowestTakesOver) {
+  GroupMachine machine = make(3, 1);
+  machine.install(excluding({{0, 0}}));
+  enter(machine, OpKind::broadcast, 1 << 16, Rank{0});
+  const std::vector<Action> actions = run(machine, 1);
+  ASSERT_EQ(kinds(actions), (std::vector{Kind::complete, Kind::publish_completed}));
+  EXPECT_EQ(actions[0].outcome, Fault::peer_lost);
+  EXPECT_EQ(actions[0].culprit, Rank{0});
+  EXPECT_FALSE(machine.failure().has_value());
+
+  GroupMachine lowest = make(3, 1, Policy::repair, true);
+  lowest.install(excluding({{0, 0}}));
+  enter(lowest, OpKind::broadcast, min_block_bytes, Rank{0});
+  everyone_entered(1);
+  EXPECT_EQ(lowest.effective_root(make_plan(OpKind::broadcast, DType::float32, ReduceOp::sum, Rank{0}, 4096, 3), 0),
+            Rank{1});
+  const std::vector<Action> copies = run(lowest, 1);
+  ASSERT_FALSE(copies.empty());
+  EXPECT_EQ(copies[0].kind, Kind::copy_block);
+  EXPECT_EQ(copies[0].source, Rank{1});
+  EXPECT_EQ(copies[0].destination, Rank{2});
+}
+
+TEST_F(GroupMachineTest, UnderFailTheFirstSwapDecides) {
+  GroupMachine machine = make(2, 0, Policy::fail);
+  enter(machine, OpKind::barrier, 0);
+  enter(machine, OpKind::barrier, 0);
+  everyone_entered(1);
+  words_.decisions[0] = DecisionWord{0, Decision::success, 0}.pack();  // by rank 1, before it died
+  machine.peer_lost(Rank{1});
+  const std::vector<Action> actions = run(machine, 0);
+  EXPECT_EQ(kinds(actions), (std::vector{Kind::complete, Kind::publish_completed, Kind::decide, Kind::complete}));
+  EXPECT_EQ(actions[0].outcome, Fault::none);
+  EXPECT_EQ(actions[3].outcome, Fault::peer_lost);
+  EXPECT_EQ(actions[3].culprit, Rank{1});
+}
+
+TEST_F(GroupMachineTest, UnderFailAWordOfALaterEntryMeansSuccess) {
+  EXPECT_FALSE(DecisionWord::undecided(DecisionWord{4, Decision::undecided, 0}.pack(), 0));
+  EXPECT_TRUE(DecisionWord::undecided(DecisionWord{4, Decision::failed, 0}.pack(), 8));
+  EXPECT_TRUE(DecisionWord::undecided(0, 0));
+}
+
+TEST_F(GroupMachineTest, UnderFailAMemberLearnsOfAnothersDecision) {
+  GroupMachine machine = make(3, 0, Policy::fail);
+  enter(machine, OpKind::all_reduce, 8);
+  EXPECT_TRUE(run(machine, 0).empty());
+  words_.decisions[0] = DecisionWord{0, Decision::failed, 2}.pack();
+  const std::vector<Action> actions = run(machine, 0);
+  ASSERT_EQ(kinds(actions), (std::vector{Kind::complete}));
+  EXPECT_EQ(actions[0].outcome, Fault::peer_lost);
+  EXPECT_EQ(actions[0].culprit, Rank{2});
+}
+
+TEST_F(GroupMachineTest, AVacantSlotFailsAGroupUnderFailUntilRepairIsDeclared) {
+  GroupMachine machine = make(3, 0, Policy::fail);
+  machine.install(excluding({{2, 0}}));
+  ASSERT_TRUE(machine.failure().has_value());
+  EXPECT_FALSE(machine.may_enter(words_));
+  machine.set_policy(Policy::repair);
+  EXPECT_FALSE(machine.failure().has_value());
+  enter(machine, OpKind::barrier, 0);
+  words_.entered_words = {1, 1, 0};
+  EXPECT_EQ(kinds(run(machine, 0)), (std::vector{Kind::complete, Kind::publish_completed}));
+}
+
+TEST_F(GroupMachineTest, FailAllEndsOpenEntriesAndPublishesNothing) {
+  GroupMachine machine = make(2, 0);
+  enter(machine, OpKind::all_reduce, 1 << 16);
+  enter(machine, OpKind::barrier, 0);
+  machine.fail_all(Fault::timeout, Rank{1});
+  const std::vector<Action> actions = run(machine, 0);
+  ASSERT_EQ(kinds(actions), (std::vector{Kind::complete, Kind::complete}));
+  EXPECT_EQ(actions[1].outcome, Fault::timeout);
+  EXPECT_EQ(words_.completed_words[0], 0U);
+}
+
+TEST_F(GroupMachineTest, AnEvictedMemberFails) {
+  GroupMachine machine = make(2, 0);
+  enter(machine, OpKind::barrier, 0);
+  machine.install(excluding({{0, 1}}));
+  EXPECT_EQ(run(machine, 0)[0].outcome, Fault::evicted);
+}
+
+TEST_F(GroupMachineTest, WordsPackAndUnpack) {
+  const BlockWord block{(std::uint64_t{1} << 40) - 1, BlockState::distributed, 1023};
+  const BlockWord back = BlockWord::unpack(block.pack());
+  EXPECT_EQ(back.sequence, block.sequence);
+  EXPECT_EQ(back.state, block.state);
+  EXPECT_EQ(back.holder, block.holder);
+  EXPECT_EQ(BlockWord::unpack(0).state, BlockState::open);
+}
+
+}  // namespace
+}  // namespace closeranks::algorithm
