@@ -179,7 +179,7 @@ std::optional<EngineOptions> Engine::options_from_environment() {
   options.token = text_from("CLOSERANKS_TOKEN");
   options.job = text_from("CLOSERANKS_JOB");
   options.worker = WorkerId{number_from<std::uint64_t>("CLOSERANKS_WORKER").value_or(*slot)};
-  if (const auto orphan = number_from<std::int64_t>("CLOSERANKS_ORPHAN_TIMEOUT_MS")) {
+  if (const auto orphan = number_from<std::int64_t>("CLOSERANKS_ORPHAN_TIMEOUT")) {
     options.orphan_timeout = std::chrono::milliseconds{*orphan};
   }
   return options;

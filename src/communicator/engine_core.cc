@@ -24,11 +24,6 @@ Status wrong_group(const GroupOptions& options, const std::string& why) {
 
 EngineCore::EngineCore(EngineOptions options) : options_(std::move(options)) {}
 
-EngineCore::~EngineCore() {
-  // In a fork child the handles leak this object instead (engine.cc): its threads and mappings are not there.
-  stop(std::chrono::milliseconds{0});
-}
-
 Result<std::shared_ptr<EngineCore>> EngineCore::start(EngineOptions options) {
   if (options.slot.value() >= options.slots) {
     return Status(Fault::invalid_argument, Move::fix_call,
@@ -38,7 +33,10 @@ Result<std::shared_ptr<EngineCore>> EngineCore::start(EngineOptions options) {
   if (options.coordinator.empty()) options.worker = WorkerId{options.slot.value()};
   auto core = std::make_shared<EngineCore>(std::move(options));
   const Status started = core->start_parts();
-  if (!started.ok()) return started;
+  if (!started.ok()) {
+    core->stop(std::chrono::milliseconds{0});
+    return started;
+  }
   return core;
 }
 
@@ -53,7 +51,7 @@ Status EngineCore::start_parts() {
   if (!server.ok()) return server.status();
   server_ = std::move(server.value());
   server_->publish(transport::SegmentKey::life(), life_->descriptor().duplicate());
-  engine_thread_ = std::thread([this] { run_engine_thread(); });
+  engine_thread_ = std::thread([core = shared_from_this()] { core->run_engine_thread(); });
   return coordinated() ? join() : Status{};
 }
 
@@ -165,7 +163,6 @@ void EngineCore::stop(std::chrono::milliseconds grace) {
   const std::lock_guard stopping(stop_mutex_);
   if (stopped_) return;
   stopped_ = true;
-  if (control_ == nullptr) return;  // start() failed at once
   std::vector<std::shared_ptr<Group>> groups;
   {
     const std::lock_guard lock(lock_);
@@ -182,9 +179,9 @@ void EngineCore::stop(std::chrono::milliseconds grace) {
     link_->stop(goodbye_grace);
   }
   stopping_.store(true, std::memory_order_seq_cst);
-  if (life_) life_->doorbell().ring();
   wake_engine_thread();
   if (engine_thread_.joinable()) {
+    life_->doorbell().ring();
     // A callback on the engine's thread may drop the last handle: the thread ends by itself then.
     if (engine_thread_.get_id() == std::this_thread::get_id()) {
       engine_thread_.detach();

@@ -44,7 +44,9 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
 
   static Result<std::shared_ptr<EngineCore>> start(EngineOptions options);
   explicit EngineCore(EngineOptions options);
-  ~EngineCore() override;
+  // stop() has been called: the engine's thread keeps this object alive until then. In a fork child the handles leak it
+  // instead (engine.cc): its threads and mappings are not there.
+  ~EngineCore() override = default;
   EngineCore(const EngineCore&) = delete;
   EngineCore& operator=(const EngineCore&) = delete;
 

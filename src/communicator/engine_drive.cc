@@ -54,11 +54,9 @@ std::shared_ptr<Operation> EngineCore::issue(Group& group, Call call, std::share
     ended.swap(finished_);
   }
   settle(std::move(ended));
-  if (drivers_.load(std::memory_order_seq_cst) > 0) {
-    life_->doorbell().ring();
-  } else if (!wait_follows && !operation->settled()) {
-    wake_engine_thread();
-  }
+  // Perhaps everybody else had entered already: then no bell of theirs will come for this op.
+  life_->doorbell().ring();
+  if (!wait_follows && !operation->settled() && drivers_.load(std::memory_order_seq_cst) == 0) wake_engine_thread();
   return operation;
 }
 

@@ -257,8 +257,9 @@ void Group::finish(const std::shared_ptr<Operation>& operation, Rank source) {
     recent_.push_back({operation->sequence(), operation->call().kind, operation->shape().unit_bytes, unix_ns(),
                        last_contributors_});
     if (operation->repaired && host_.coordinated()) {
+      const std::uint64_t taken_over = machine_.blocks_taken_over() - std::exchange(taken_over_before_, machine_.blocks_taken_over());
       host_.repaired({host_.engine_options().worker, options_.name, operation->sequence(), describe_op(*operation),
-                      last_contributors_.slots, operation->blocks_taken_over});
+                      last_contributors_.slots, static_cast<std::uint32_t>(taken_over)});
     }
   }
   host_.finished(operation);

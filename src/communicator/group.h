@@ -155,7 +155,8 @@ class Group {
   std::vector<const std::byte*> sources_;  // of the action in work; kept for its memory
   std::optional<Status> entry_failure_;    // of the last entry that failed
   bool ring_pending_ = false;
-  std::uint64_t repaired_below_ = 0;  // entries below it were in flight when a view was installed
+  std::uint64_t repaired_below_ = 0;     // entries below it were in flight when a member was lost
+  std::uint64_t taken_over_before_ = 0;  // blocks taken over when the last repaired op was reported
 
   Contributors last_contributors_;
   std::deque<FinishedOp> recent_;

@@ -56,8 +56,9 @@ void Group::install(const membership::Install& install) {
       }
     }
   }
+  const algorithm::RankSet before = machine_.present();
   machine_.install(resolution);
-  if (!entries_.empty()) repaired_below_ = machine_.entered();
+  if (!entries_.empty() && machine_.present() != before) repaired_below_ = machine_.entered();
   for (const membership::Departure& departure : resolution.departures) {
     const std::optional<Rank> rank = members_.rank_of(departure.slot);
     if (!rank || lost_[rank->value()]) continue;

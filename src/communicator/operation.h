@@ -49,8 +49,7 @@ class Operation final : public Op {
   // Pieces that have become entries, and those whose entry is over.
   std::uint32_t pieces_entered = 0;
   std::uint32_t pieces_done = 0;
-  std::uint32_t blocks_taken_over = 0;  // by this member, for others that were lost
-  bool repaired = false;                // a view was installed while it was in flight
+  bool repaired = false;  // a member was lost while it was in flight
   // Adds the contributors (slots, rank order) of one finished piece.
   void add_contributors(const std::vector<Slot>& slots);
   // The first failure of a piece is that of the op.

@@ -1,0 +1,68 @@
+// A coordinated job for tests: forked members, and in the test's own process a real coordinator behind a real socket,
+// with the test as the agent that reaps what it killed and says so.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "control/agent_link.h"
+#include "control/control_thread.h"
+#include "coordinator/server.h"
+#include "processes.h"
+
+namespace closeranks::communicator_test {
+
+// Memory shared by the test and its members.
+struct JobBoard {
+  std::atomic<bool> coordinator_is_up{false};
+  char coordinator[64] = {};
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> rounds{0};     // of the slowest member that counts them
+  std::atomic<std::int64_t> killed_ns{0};
+  std::atomic<std::int64_t> longest_op_ns{0};
+  static std::int64_t now_ns();
+};
+
+class TestJob {
+ public:
+  // `member` runs in each process with an engine that has joined the job.
+  using Work = std::function<std::string(std::uint32_t rank, Engine& engine, JobBoard& board)>;
+  TestJob(std::uint32_t members, Work work, std::chrono::milliseconds orphan_timeout = std::chrono::milliseconds{60000});
+  ~TestJob();
+  TestJob(const TestJob&) = delete;
+  TestJob& operator=(const TestJob&) = delete;
+
+  // SIGKILL, reap, proof to the coordinator: what an agent does.
+  void kill(const std::vector<std::uint32_t>& ranks);
+  // The coordinator goes away / comes back with the same journal at the same address.
+  void stop_coordinator();
+  void restart_coordinator();
+  std::string join(std::chrono::seconds deadline = std::chrono::seconds{60}) { return processes_->join(deadline); }
+  [[nodiscard]] JobBoard& board() { return *board_; }
+  [[nodiscard]] std::vector<coordinator::Event> events(coordinator::EventKind kind);
+
+ private:
+  void start_coordinator(std::uint16_t port);
+  JobBoard* board_;
+  std::string token_;
+  std::uint32_t members_;
+  std::unique_ptr<Processes> processes_;
+  std::mutex mutex_;
+  std::vector<coordinator::Event> events_;
+  std::vector<membership::FromAgent> ended_;
+  coordinator::EventFunction sink_;
+  coordinator::MemoryJournal journal_;
+  std::unique_ptr<control::ControlThread> control_;
+  std::unique_ptr<coordinator::Server> server_;
+  std::unique_ptr<control::AgentLink> agent_;
+};
+
+// A group of slots 0..members-1 of `engine`. Throws a std::string on failure.
+std::shared_ptr<Communicator> make_group(Engine& engine, const std::string& name, std::uint32_t members, Policy policy,
+                                         bool lowest_member_is_root = false);
+
+}  // namespace closeranks::communicator_test
