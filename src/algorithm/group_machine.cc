@@ -209,7 +209,8 @@ membership::GroupStatus GroupMachine::freeze() {
   status.policy = policy_;
   status.view = view_;
   status.entered = entered_;
-  status.completed = completed_;
+  // What this member gave up on is not complete: the others may still have to fail it.
+  status.completed = failure_ ? std::min(failure_->from, completed_) : completed_;
   if (options_->rules.last_op_decided_once) {
     status.departures = roster_->departures();
   }

@@ -9,7 +9,7 @@
 namespace closeranks::simulator {
 
 namespace {
-constexpr std::uint32_t fixed_words = 4;  // entered, completed, two halves of scratch
+constexpr std::uint32_t fixed_words = 5;  // entered, completed, connected, two halves of scratch
 }
 
 algorithm::EntryPlan plan_of(const ScenarioCall& call, std::uint32_t members) {

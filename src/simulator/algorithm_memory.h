@@ -30,7 +30,8 @@ class AlgorithmMemory {
 
   std::uint64_t& entered(Rank member) { return at(member, 0); }
   std::uint64_t& completed(Rank member) { return at(member, 1); }
-  std::uint64_t& scratch(Rank member, std::uint32_t half) { return at(member, 2 + half); }
+  std::uint64_t& connected(Rank member) { return at(member, 2); }
+  std::uint64_t& scratch(Rank member, std::uint32_t half) { return at(member, 3 + half); }
   std::uint64_t& signature(Rank member, std::uint64_t sequence);
   std::uint64_t& payload(Rank member, std::uint64_t sequence, std::uint32_t unit);
   std::uint64_t& block_word(Rank member, std::uint64_t sequence, std::uint32_t block);

@@ -18,6 +18,7 @@ namespace closeranks::simulator {
 struct SurroundingRules {
   bool fence_before_propose = true;      // protocol rule 8. Off: a suspect is killed at any later time
   bool memory_of_the_dead_stays = true;  // protocol rule 5. Off: unmapped at install
+  bool connect_before_entering = true;   // protocol rule 6. Off: nobody waits until all hold each other's memory
   bool entered_after_data = true;        // the recipe's first order. Off: entered is stored before the data
 };
 
@@ -48,6 +49,7 @@ struct AlgorithmScenario {
   std::optional<OddCall> odd;
   std::uint32_t crashes = 1;   // members that may die, at any step, in the middle of a write too
   std::uint32_t restarts = 0;  // of the coordinator, in the middle of a view change
+  bool connecting = false;     // members start without each other's memory and get hold of it one after the other
   bool cut_entering = false;   // copying in, describing and entering as steps of their own
   bool cut_reducing = true;    // reducing in two halves
   algorithm::Rules rules;

@@ -39,6 +39,7 @@ AlgorithmScenario draw_scenario(Dice& dice) {
   scenario.crashes = dice.below(std::min(scenario.members, 5U));
   scenario.restarts = dice.below(3);
   scenario.cut_entering = dice.one_in(2);
+  scenario.connecting = dice.one_in(3);
   const std::uint32_t entries = 1 + dice.below(12);
   for (std::uint32_t entry = 0; entry < entries; ++entry) {
     ScenarioCall call;
@@ -72,6 +73,7 @@ struct Weather {
   [[nodiscard]] std::uint32_t weight(const Step& step) const {
     switch (step.kind) {
       case Step::Kind::act:
+      case Step::Kind::connect:
       case Step::Kind::enter:
         return 10 * speed[step.member];
       case Step::Kind::freeze:

@@ -50,6 +50,8 @@ std::string describe(const Step& step, ViewNumber view) {
       return member + " acts";
     case Step::Kind::enter:
       return member + " enters";
+    case Step::Kind::connect:
+      return member + " gets hold of the memory of all who live";
     case Step::Kind::lose:
       return member + " notices the loss of a peer";
     case Step::Kind::freeze:

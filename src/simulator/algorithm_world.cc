@@ -29,7 +29,9 @@ AlgorithmWorld::AlgorithmWorld(std::shared_ptr<const AlgorithmSetting> setting)
     options.lowest_member_is_root = scenario.lowest_member_is_root;
     options.window = scenario.window;
     options.rules = scenario.rules;
-    members_.emplace_back(algorithm::GroupMachine(std::move(options)));
+    Member& added = members_.emplace_back(algorithm::GroupMachine(std::move(options)));
+    added.holds = scenario.connecting ? std::uint32_t{1} << member : (std::uint32_t{1} << scenario.members) - 1;
+    memory_.connected(Rank{member}) = scenario.connecting ? 0 : 1;
   }
   answers_.resize(scenario.members);
   decisions_.resize(scenario.members);
@@ -38,11 +40,43 @@ AlgorithmWorld::AlgorithmWorld(std::shared_ptr<const AlgorithmSetting> setting)
 }
 
 std::uint32_t AlgorithmWorld::unmapped_for(const Member& member) const {
-  std::uint32_t unmapped = 0;
+  std::uint32_t unmapped = ~member.holds;
   for (std::uint32_t other = 0; !setting_->scenario.surrounding.memory_of_the_dead_stays && other < count(); ++other) {
     unmapped |= member.machine.present()[other] ? 0 : std::uint32_t{1} << other;
   }
   return unmapped;
+}
+
+// Memory is got from its living owner. Connected: this member holds the memory of all present ones.
+bool AlgorithmWorld::may_connect(std::uint32_t index) {
+  if (memory_.connected(Rank{index}) != 0) {
+    return false;
+  }
+  const Member& member = members_[index];
+  for (std::uint32_t other = 0; other < count(); ++other) {
+    const bool held = (member.holds >> other & 1) != 0;
+    if (member.machine.present()[other] && !held && !members_[other].alive) {
+      return !setting_->scenario.surrounding.connect_before_entering;  // wait for the view without it
+    }
+  }
+  return true;
+}
+
+void AlgorithmWorld::connect(std::uint32_t index) {
+  for (std::uint32_t other = 0; other < count(); ++other) {
+    members_[index].holds |= members_[other].alive ? std::uint32_t{1} << other : 0;
+  }
+  memory_.connected(Rank{index}) = 1;
+}
+
+bool AlgorithmWorld::all_connected(const Member& member) {
+  for (std::uint32_t other = 0; other < count(); ++other) {
+    const bool held = (member.holds >> other & 1) != 0;
+    if (member.machine.present()[other] && (!held || memory_.connected(Rank{other}) == 0)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void AlgorithmWorld::list_steps(std::vector<Step>& steps) {
@@ -59,6 +93,9 @@ void AlgorithmWorld::list_steps(std::vector<Step>& steps) {
     if (member.pending.kind != Action::Kind::none ||
         algorithm::GroupMachine(member.machine).next(view).kind != Action::Kind::none) {
       steps.push_back({Step::Kind::act, rank});
+    }
+    if (may_connect(index)) {
+      steps.push_back({Step::Kind::connect, rank});
     }
     if (may_go_on_entering(index)) {
       steps.push_back({Step::Kind::enter, rank});
@@ -90,6 +127,9 @@ void AlgorithmWorld::apply(const Step& step, std::string* line) {
     case Step::Kind::enter:
       go_on_entering(step.member, line);
       return;
+    case Step::Kind::connect:
+      connect(step.member);
+      break;
     case Step::Kind::lose: {
       const auto dead = std::find_if(members_.begin(), members_.end(), [](const Member& m) { return !m.alive; });
       member.told = true;
@@ -139,6 +179,9 @@ bool AlgorithmWorld::may_go_on_entering(std::uint32_t index) {
   const bool region_free = sequence < scenario.regions || member.machine.completed() > sequence - scenario.regions;
   const bool copying = scenario.cut_entering && member.entering < Entering::copied;
   const MemoryView view(memory_, unmapped_for(member));
+  if (sequence == 0 && scenario.surrounding.connect_before_entering && !all_connected(member)) {
+    return false;
+  }
   return region_free && !member.machine.failure() && (copying || member.machine.may_enter(view));
 }
 
@@ -316,7 +359,8 @@ std::uint64_t AlgorithmWorld::hash() const {
   for (std::uint32_t index = 0; index < count(); ++index) {
     const Member& member = members_[index];
     add(member.alive | member.suspected << 1 | member.told << 2 | member.early << 3 | excluded_[index] << 4 |
-        static_cast<std::uint64_t>(member.entering) << 8 | static_cast<std::uint64_t>(member.pending.kind) << 16);
+        std::uint64_t{member.holds} << 24 | static_cast<std::uint64_t>(member.entering) << 8 |
+        static_cast<std::uint64_t>(member.pending.kind) << 16);
     add(answers_[index].digest);
     add(decisions_[index].digest);
     if (member.alive) {

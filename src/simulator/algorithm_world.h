@@ -23,6 +23,7 @@ struct Step {
   enum class Kind : std::uint8_t {
     act,      // the member's machine does its next action, or the second half of one
     enter,    // the member's user goes on with the next call
+    connect,  // the member gets hold of the memory of all who live
     lose,     // the member notices a dead peer (no coordinator)
     freeze,   // the proposal reaches the member, which answers with its status
     install,  // the decision reaches the member
@@ -70,6 +71,7 @@ class AlgorithmWorld {
     bool told = false;   // of a lost peer
     bool early = false;  // entered before its data (rule entered_after_data off)
     Entering entering = Entering::idle;
+    std::uint32_t holds = 0;  // bit r: the memory of rank r
   };
 
   // Survivor's answer and coordinator's decision, with a digest for hashing.
@@ -87,6 +89,9 @@ class AlgorithmWorld {
   [[nodiscard]] bool in_job(std::uint32_t member) const { return !excluded_[member]; }
 
   // algorithm_world.cc
+  [[nodiscard]] bool may_connect(std::uint32_t member);
+  [[nodiscard]] bool all_connected(const Member& member);
+  void connect(std::uint32_t member);
   [[nodiscard]] bool may_go_on_entering(std::uint32_t member);
   void go_on_entering(std::uint32_t member, std::string* line);
   void act(std::uint32_t member, std::string* line);

@@ -101,6 +101,9 @@ std::vector<Case> mixed_cases() {
       {"broadcast_then_all_reduce", scenario_of(3, {broadcast, reduce}, 2)},
       {"all_reduce_of_three_blocks", scenario_of(3, {{OpKind::all_reduce, 3, Rank{0}}}, 1, 1)},
   };
+  Case connecting{"connecting_then_all_reduce", scenario_of(3, {reduce}, 2)};
+  connecting.scenario.connecting = true;
+  cases.push_back(connecting);
   Case lowest{"broadcast_from_the_lowest", scenario_of(3, {broadcast, broadcast}, 2)};
   lowest.scenario.lowest_member_is_root = true;
   cases.push_back(lowest);

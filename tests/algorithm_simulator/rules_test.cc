@@ -72,6 +72,15 @@ std::vector<RuleCase> rule_cases() {
         s.rules.compare_signatures = false;
       },
       "spoiled bytes");
+  // Protocol rule 6: the dead one has entered, and only one survivor holds its input.
+  add(
+      "connect_before_entering", all_reduce(3, 0, 1, 1),
+      [](S s) {
+        s.connecting = true;
+        s.surrounding.connect_before_entering = false;
+        s.rules.compare_signatures = false;
+      },
+      "combines unknown bytes");
   // Protocol rule 7: a member that works on after its answer makes the answer wrong.
   add("freeze_stops", all_reduce(3, 1, 2, 1), [](S s) { s.rules.freeze_stops = false; }, "of its inputs count");
   // Protocol rule 8: the suspect enters after the first survivor has looked, and goes on writing.
