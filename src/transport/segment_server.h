@@ -33,9 +33,9 @@ inline constexpr std::uint32_t max_segment_connections = 1024;
 // A request for a segment that is not published is answered when it is, or given up after this.
 inline constexpr std::chrono::milliseconds max_segment_wait{600'000};
 
-// Runs on the thread(s) of `context`; its functions may be called from any thread. Refused connections (wrong token,
-// another user, another version, garbage, silence for deadlines::handshake) are closed with one log line each and
-// disturb nobody.
+// Runs on the thread(s) of `context`, which must outlive it; its functions may be called from any thread. Refused
+// connections (wrong token, another user, another version, garbage, silence for deadlines::handshake) are closed with
+// one log line each and disturb nobody.
 class SegmentServer {
  public:
   // Listens at once, on a fresh name. Fault::system when the kernel refuses.
@@ -60,8 +60,9 @@ class SegmentServer {
 
 using Fetched = std::function<void(Result<FileDescriptor>)>;
 
-// Asks the server at `endpoint` for `key`; `done` is called once, on a thread of `context`, within `deadline`
-// (at most max_segment_wait): the memfd, not yet looked at (Segment::attach and PeerLife::attach validate it), or
+// Asks the server at `endpoint` for `key`; `done` is called once, on a thread of `context`, within `deadline` (at most
+// max_segment_wait; not at all when the context is stopped before) with the memfd, not yet looked at (Segment::attach
+// and PeerLife::attach validate it), or
 //   Fault::peer_lost  nobody listens there, or the connection ended: the process is gone
 //   Fault::refused    wrong token, another user or another version on either side
 //   Fault::timeout    not published in time
