@@ -220,7 +220,7 @@ void ClientLink::Machine::on_challenge(const FrameHeader& header, std::span<cons
   const Result<Nonce> nonce = header.kind == FrameKind::challenge
                                   ? decode_challenge(body)
                                   : Result<Nonce>(Status(Fault::refused, Move::give_up,
-                                                         "a " + std::string(name_of(header.kind)) + " frame first"));
+                                                         "a frame (" + std::string(name_of(header.kind)) + ") first"));
   if (!nonce.ok()) {
     return failed(Status(Fault::refused, Move::give_up,
                          peer() + " is no coordinator of this job: it sent " + nonce.status().message()));
@@ -235,10 +235,10 @@ void ClientLink::Machine::on_answer(const FrameHeader& header, std::span<const s
   if (header.kind == FrameKind::refused) {
     return failed(Status(Fault::refused, Move::give_up, peer() + " refused " + self() + ": " + decode_refused(body)));
   }
-  const Status accepted =
-      header.kind == FrameKind::accepted
-          ? check_accepted(body, options_.claim, options_.token, server_nonce_, client_nonce_)
-          : Status(Fault::refused, Move::give_up, "it answered with a " + std::string(name_of(header.kind)) + " frame");
+  const Status accepted = header.kind == FrameKind::accepted
+                              ? check_accepted(body, options_.claim, options_.token, server_nonce_, client_nonce_)
+                              : Status(Fault::refused, Move::give_up,
+                                       "it answered with a frame (" + std::string(name_of(header.kind)) + ")");
   if (!accepted.ok()) {
     return failed(
         Status(Fault::refused, Move::give_up, peer() + " is no coordinator of this job: " + accepted.message()));

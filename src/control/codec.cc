@@ -237,11 +237,11 @@ template <class Variant, std::size_t index = 0>
 Result<Variant> decode_as(FrameKind kind, std::span<const std::byte> body) {
   if constexpr (index == std::variant_size_v<Variant>) {
     return Status(Fault::refused, Move::give_up,
-                  "a " + std::string(name_of(kind)) + " frame, which this side of the connection does not send");
+                  "a frame (" + std::string(name_of(kind)) + ") that this side of the connection does not send");
   } else {
     using Message = std::variant_alternative_t<index, Variant>;
     if (kind != kind_of<Message>()) return decode_as<Variant, index + 1>(kind, body);
-    const std::string where = "a bad " + std::string(name_of(kind)) + " frame: ";
+    const std::string where = "a bad frame (" + std::string(name_of(kind)) + "): ";
     if (Status status = scan_cbor(body); !status.ok()) {
       return Status(Fault::refused, Move::give_up, where + status.message());
     }
@@ -264,7 +264,7 @@ Result<Variant> decode(FrameKind kind, std::span<const std::byte> body) {
     return decode_as<Variant>(kind, body);
   } catch (const std::exception& error) {
     return Status(Fault::refused, Move::give_up,
-                  "a bad " + std::string(name_of(kind)) + " frame: " + std::string(error.what()));
+                  "a bad frame (" + std::string(name_of(kind)) + "): " + std::string(error.what()));
   }
 }
 

@@ -80,7 +80,7 @@ void Connection::set_events(Events events) { events_ = std::make_shared<const Ev
 void Connection::read_header() {
   asio::async_read(socket_, asio::buffer(header_),
                    [self = shared_from_this()](const std::error_code& error, std::size_t) {
-                     if (self->state_ == State::finishing) return self->read_and_drop();
+                     if (self->state_ == State::finishing) return self->read_and_drop(error);
                      if (self->state_ != State::open) return;
                      if (error) return self->end(broken(self->peer_, error));
                      const Result<FrameHeader> header = decode_header(self->header_, self->limit_, self->peer_);
@@ -93,14 +93,14 @@ void Connection::read_body(FrameHeader header) {
   body_.resize(header.length);
   asio::async_read(socket_, asio::buffer(body_),
                    [self = shared_from_this(), header](const std::error_code& error, std::size_t) {
-                     if (self->state_ == State::finishing) return self->read_and_drop();
+                     if (self->state_ == State::finishing) return self->read_and_drop(error);
                      if (self->state_ != State::open) return;
                      if (error) return self->end(broken(self->peer_, error));
                      const std::shared_ptr<const Events> events = self->events_;
                      events->frame(header, self->body_);
                      if (self->body_.capacity() > kept_body_bytes) self->body_ = {};
                      if (self->state_ == State::open) return self->read_header();
-                     if (self->state_ == State::finishing) self->read_and_drop();
+                     if (self->state_ == State::finishing) self->read_and_drop({});
                    });
 }
 
@@ -108,15 +108,14 @@ void Connection::reject(const Status& why) {
   const std::shared_ptr<const Events> events = events_;
   if (events->rejected) events->rejected(why);
   if (state_ == State::open) return end(why);
-  if (state_ == State::finishing) read_and_drop();
+  if (state_ == State::finishing) read_and_drop({});
 }
 
-void Connection::read_and_drop() {
+void Connection::read_and_drop(const std::error_code& last) {
+  if (last) return close();
   body_.resize(kept_body_bytes);
   socket_.async_read_some(asio::buffer(body_), [self = shared_from_this()](const std::error_code& error, std::size_t) {
-    if (self->state_ != State::finishing) return;
-    if (!error) return self->read_and_drop();
-    self->close();
+    if (self->state_ == State::finishing) self->read_and_drop(error);
   });
 }
 

@@ -80,7 +80,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void read_header();
   void read_body(FrameHeader header);
-  void read_and_drop();
+  void read_and_drop(const std::error_code& last);
   void reject(const Status& why);
   void write_next();
   void wrote(const std::error_code& error);

@@ -91,8 +91,8 @@ Result<FrameHeader> decode_header(std::span<const std::byte, frame_header_bytes>
     return refuse(who + " sent a frame of unknown kind " + std::to_string(static_cast<unsigned>(header.kind)));
   }
   if (header.length > limit) {
-    return refuse(who + " sent a " + std::string(name_of(header.kind)) + " frame of " + std::to_string(header.length) +
-                  " bytes, more than the " + std::to_string(limit) + " allowed here");
+    return refuse(who + " sent a frame of " + std::to_string(header.length) + " bytes (" +
+                  std::string(name_of(header.kind)) + "), more than the " + std::to_string(limit) + " allowed here");
   }
   return header;
 }
@@ -100,8 +100,8 @@ Result<FrameHeader> decode_header(std::span<const std::byte, frame_header_bytes>
 Result<std::string> make_frame(FrameKind kind, std::string_view body) {
   if (body.size() > frame_body_limit) {
     return Status(Fault::invalid_argument, Move::fix_call,
-                  "a " + std::string(name_of(kind)) + " message of " + std::to_string(body.size()) +
-                      " bytes is larger than a frame (" + std::to_string(frame_body_limit) +
+                  "a message of " + std::to_string(body.size()) + " bytes (" + std::string(name_of(kind)) +
+                      ") is larger than a frame (" + std::to_string(frame_body_limit) +
                       " bytes); make fewer or smaller groups");
   }
   const HeaderBytes header = encode_header(kind, static_cast<std::uint32_t>(body.size()));

@@ -137,7 +137,7 @@ void Door::frame(std::uint64_t id, FrameKind kind, std::span<const std::byte> bo
   if (found == strangers_.end() || found->second.refused) return;
   Stranger& stranger = found->second;
   if (kind != FrameKind::proof) {
-    return refuse(id, "it sent a " + std::string(control::name_of(kind)) + " frame before it proved the job's token");
+    return refuse(id, "it sent a frame (" + std::string(control::name_of(kind)) + ") before it proved the job's token");
   }
   const Result<control::ClaimedProof> claimed = control::decode_proof(body);
   if (!claimed.ok()) return refuse(id, "it sent " + claimed.status().message());

@@ -328,8 +328,17 @@ void Server::State::gone(WorkerId worker, const std::string& why) {
 }
 
 void Server::State::gone(const std::string& host, const std::string& why) {
-  log::warning("the coordinator lost the agent of host " + host + ": " + why +
-               "; deaths there are noticed when it is back");
+  bool workers_left = false;
+  for (const membership::Member& member : machine->roster().members()) {
+    const bool lives = member.life == membership::Life::running || member.life == membership::Life::suspected;
+    workers_left |= lives && member.host == host;
+  }
+  const std::string text = "the coordinator lost the agent of host " + host + ": " + why;
+  if (workers_left) {
+    log::warning(text + "; deaths there are noticed when it is back");
+  } else {
+    log::debug(text);
+  }
   Event event;
   event.kind = EventKind::agent_lost;
   event.host = host;
@@ -344,7 +353,8 @@ Status Server::State::received(WorkerId worker, Peer& peer, const FrameHeader& h
   const Result<membership::FromWorker> message = control::decode_from_worker(header.kind, body);
   if (!message.ok()) return message.status();
   const auto refuse = [&header](const std::string& what) {
-    return Status(Fault::refused, Move::give_up, "a " + std::string(control::name_of(header.kind)) + " frame " + what);
+    return Status(Fault::refused, Move::give_up,
+                  "a frame (" + std::string(control::name_of(header.kind)) + ") " + what);
   };
   if (sender(message.value()) != worker) {
     return refuse("from worker " + std::to_string(sender(message.value()).value()) + " on the connection of worker " +
@@ -363,7 +373,7 @@ Status Server::State::received(const std::string& host, Peer& peer, const FrameH
   const auto* hello = std::get_if<membership::AgentHello>(&message.value());
   if (!peer.opened && hello == nullptr) {
     return Status(Fault::refused, Move::give_up,
-                  "a " + std::string(control::name_of(header.kind)) + " frame before its hello");
+                  "a frame (" + std::string(control::name_of(header.kind)) + ") before its hello");
   }
   if (hello != nullptr && hello->host != host) {
     return Status(Fault::refused, Move::give_up,

@@ -267,7 +267,7 @@ TEST(Codec, EveryKeyIsNeeded) {
     object.erase(key);
     const Result<FromWorker> read = decode_json(FrameKind::suspicion, object);
     ASSERT_FALSE(read.ok()) << key;
-    EXPECT_THAT(read.status().message(), HasSubstr("a bad suspicion frame: no \"" + key + "\""));
+    EXPECT_THAT(read.status().message(), HasSubstr("a bad frame (suspicion): no \"" + key + "\""));
   }
 }
 
@@ -305,7 +305,7 @@ TEST(Codec, GroupsThatContradictThemselvesAreRefused) {
 TEST(Codec, AFrameOfTheOtherDirectionIsRefused) {
   const Frame parts = take_apart(encode(Fence{WorkerId(3), "stopped"}).value());
   EXPECT_THAT(decode_from_worker(parts.kind, parts.bytes()).status().message(),
-              HasSubstr("a fence frame, which this side of the connection does not send"));
+              HasSubstr("a frame (fence) that this side of the connection does not send"));
 }
 
 TEST(Codec, LongTextsAreCutAndHugeMessagesAreNoFrames) {

@@ -44,7 +44,8 @@ TEST(Frame, StrangeBytesUnknownKindsAndLargeBodiesAreRefused) {
   EXPECT_THAT(decode_header(bytes, 10, "it").status().message(), HasSubstr("unknown kind 999"));
   bytes = encode_header(FrameKind::hello, 11);
   EXPECT_TRUE(decode_header(bytes, 11, "it").ok());
-  EXPECT_THAT(decode_header(bytes, 10, "it").status().message(), HasSubstr("hello frame of 11 bytes"));
+  EXPECT_THAT(decode_header(bytes, 10, "it").status().message(),
+              HasSubstr("a frame of 11 bytes (hello), more than the 10 allowed here"));
 }
 
 TEST(Frame, EveryKindHasAName) {
