@@ -327,6 +327,52 @@ TEST(Codec, DeepBodiesAreRefusedBeforeTheParserSeesThem) {
   EXPECT_THAT(read.status().message(), HasSubstr("nested deeper"));
 }
 
+// ---- the page ----------------------------------------------------------------------------------------------------
+
+// The row of docs/wire.md that begins with `name`, for the table of messages.
+std::string row_of(const std::string& name) {
+  std::ifstream page(std::string(CLOSERANKS_SOURCE_DIR) + "/docs/wire.md");
+  EXPECT_TRUE(page);
+  for (std::string line; std::getline(page, line);) {
+    if (line.starts_with("| " + name + " |")) return line;
+  }
+  return "no row for " + name;
+}
+
+template <class Message>
+void expect_documented(const Message& message) {
+  const Frame parts = take_apart(encode(message).value());
+  const std::string name(name_of(parts.kind));
+  const std::string row = row_of(name);
+  const auto* first = reinterpret_cast<const std::uint8_t*>(parts.body.data());
+  for (const auto& [key, value] : nlohmann::json::from_cbor(first, first + parts.body.size()).items()) {
+    EXPECT_THAT(row, testing::ContainsRegex("[ ,]" + key + "[:, ]")) << name;
+  }
+  EXPECT_THAT(row_of(std::to_string(static_cast<unsigned>(parts.kind))), HasSubstr("| " + name + " |"));
+}
+
+TEST(Codec, EveryMessageAndFieldIsOnTheWirePage) {
+  expect_documented(FromWorker(Hello{}));
+  expect_documented(FromWorker(Prepared{}));
+  expect_documented(FromWorker(Suspicion{}));
+  expect_documented(FromWorker(OpRepaired{}));
+  expect_documented(FromWorker(Goodbye{}));
+  expect_documented(FromAgent(AgentHello{}));
+  expect_documented(FromAgent(AgentSuspicion{}));
+  expect_documented(FromAgent(membership::Fenced{}));
+  expect_documented(FromAgent(Exited{}));
+  expect_documented(ToWorker(Welcome{}));
+  expect_documented(ToWorker(Propose{}));
+  expect_documented(ToWorker(Install{}));
+  expect_documented(ToWorker(Evicted{}));
+  expect_documented(ToAgent(Fence{}));
+  const Frame status = take_apart(encode(FromWorker(Prepared{{}, WorkerId(0), {GroupStatus{}}})).value());
+  const auto* first = reinterpret_cast<const std::uint8_t*>(status.body.data());
+  const auto object = nlohmann::json::from_cbor(first, first + status.body.size());
+  const std::string row = row_of("status");
+  for (const auto& [key, value] : object["statuses"][0].items()) EXPECT_THAT(row, HasSubstr(key));
+}
+
 // ---- golden bytes: what is on the wire may not change unnoticed ---------------------------------------------------
 
 std::string hex(const std::string& bytes) {

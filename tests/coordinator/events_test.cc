@@ -73,6 +73,25 @@ TEST(Events, EveryKindHasAName) {
   }
 }
 
+TEST(Events, EveryKindIsDocumentedWithAnExampleOfItsOwn) {
+  std::ifstream page(std::string(CLOSERANKS_SOURCE_DIR) + "/docs/events.md");
+  ASSERT_TRUE(page);
+  std::string text;
+  std::vector<std::string> examples;
+  for (std::string line; std::getline(page, line);) {
+    text += line + "\n";
+    if (!line.starts_with("{\"time\"")) continue;
+    const auto example = nlohmann::json::parse(line, nullptr, false);
+    ASSERT_FALSE(example.is_discarded()) << line;
+    examples.push_back(example["event"]);
+  }
+  for (int kind = 0; kind <= static_cast<int>(EventKind::superseded); ++kind) {
+    const std::string name(name_of(static_cast<EventKind>(kind)));
+    EXPECT_THAT(text, HasSubstr("`" + name + "`"));
+    EXPECT_THAT(examples, testing::Contains(name));
+  }
+}
+
 TEST_F(EventFiles, AppendsToAFileThatExists) {
   std::ofstream(path_) << "an earlier job's line\n";
   {
