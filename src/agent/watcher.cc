@@ -57,6 +57,7 @@ struct Followed {
   bool by_itself = true;    // was dying before anyone killed it
   bool suspected = false;
   bool reaped = false;
+  Clock::time_point reaped_at;
   bool told_exit = false;
   int status = -1;  // as from waitpid, -1: not known
   std::string reason;
@@ -114,7 +115,8 @@ struct Watcher::State {
 
   void begin_fence(Followed& worker) {
     if (worker.stage != Stage::fencing) move_to(worker, Stage::fencing);
-    if (!worker.reaped) transport::send_signal(worker.process, SIGKILL);
+    // Of a child of ours it can only fail because the child is gone.
+    if (!worker.reaped) (void)transport::send_signal(worker.process, SIGKILL);
   }
 
   // The word of its life says that it died, or (reaped) it is known to have ended.
@@ -289,6 +291,7 @@ std::optional<int> Watcher::reap(WorkerId worker) {
       int status = 0;
       if (::waitpid(followed.pid, &status, WNOHANG) != followed.pid) return std::nullopt;
       followed.reaped = true;
+      followed.reaped_at = Clock::now();
       followed.status = status;
     }
     result = followed.status;
@@ -312,16 +315,22 @@ void Watcher::signal_group(WorkerId worker, int signal) {
   if (found != state_->workers.end() && !found->second.reaped) ::kill(-found->second.pid, signal);
 }
 
-std::size_t Watcher::kill_leftovers(bool all) {
+std::size_t Watcher::kill_leftovers(std::chrono::milliseconds grace) {
   const std::scoped_lock lock(state_->mutex);
+  Clock::time_point last_reaped;
+  bool all_reaped = true;
+  for (const auto& [id, worker] : state_->workers) {
+    all_reaped = all_reaped && worker.reaped;
+    last_reaped = std::max(last_reaped, worker.reaped_at);
+  }
+  const auto now = Clock::now();
   std::size_t left = 0;
   for (const TreeMember& member : tree_members(state_->mains())) {
     const auto owner = state_->workers.find(member.worker);
-    const bool ended = member.known && owner != state_->workers.end() && owner->second.reaped;
-    if (all || ended) {
-      kill_member(member);
-      ++left;
-    }
+    const bool owned = member.known && owner != state_->workers.end();
+    if (owned ? !owner->second.reaped : !all_reaped) continue;
+    ++left;
+    if (now - (owned ? owner->second.reaped_at : last_reaped) >= grace) kill_member(member);
   }
   return left;
 }

@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -50,9 +51,9 @@ class Watcher {
   std::optional<int> reap(WorkerId worker);
   // Sends a signal to the worker's process group, unless it is reaped.
   void signal_group(WorkerId worker, int signal);
-  // SIGKILL to every process of the trees of workers that have ended, and with `all` to every descendant of this
-  // process. Returns how many were still there. Call again until 0.
-  std::size_t kill_leftovers(bool all);
+  // Processes that workers left behind when they ended (and, once all have, any descendant of ours): those of a worker
+  // that was reaped `grace` ago or more get SIGKILL. Returns how many there were; call again until 0.
+  std::size_t kill_leftovers(std::chrono::milliseconds grace);
 
  private:
   struct State;

@@ -1,0 +1,77 @@
+#include <cstdlib>
+
+#include <iostream>
+
+#include "agent/job.h"
+#include "agent/log_folder.h"
+#include "agent/worker_environment.h"
+#include "base/deadlines.h"
+
+namespace closeranks::agent {
+namespace {
+
+// Quoted where a shell would split or expand it.
+std::string quoted(const std::string& word) {
+  constexpr const char* plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-<>";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+  std::string result = "'";
+  for (const char letter : word) result += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return result + "'";
+}
+
+void print_deadline(const char* name, std::chrono::milliseconds value, const char* meaning) {
+  std::string padded = name;
+  padded.resize(16, ' ');
+  std::string number = std::to_string(value.count());
+  number.insert(0, number.size() < 7 ? 7 - number.size() : 0, ' ');
+  std::cout << "  " << padded << number << " ms  " << meaning << "\n";
+}
+
+}  // namespace
+
+int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_folders) {
+  JobFacts facts;
+  facts.job = "<drawn>";
+  facts.token = "<32 random bytes>";
+  facts.coordinator = "127.0.0.1:<free port>";
+  facts.master_port = options.master_port;
+  const std::string root = options.log_dir.empty() ? default_log_root() : options.log_dir;
+  facts.log_folder = root.empty() ? "" : root + "/<time>-<job>";
+
+  std::cout << "command (" << options.workers << (options.workers == 1 ? " worker)" : " workers)") << ":\n ";
+  for (const std::string& word : worker_command(options, find_python(tool_folders))) std::cout << " " << quoted(word);
+  std::cout << "\n\nenvironment of slot 0:\n";
+  for (auto [name, value] : worker_variables(options, facts, Slot(0))) {
+    if (name == "MASTER_PORT" && options.master_port == 0) value = "<free port>";
+    std::cout << "  " << name << "=" << quoted(value) << "\n";
+  }
+  if (options.workers > 1 && std::getenv("OMP_NUM_THREADS") == nullptr) {
+    std::cout << "  OMP_NUM_THREADS=1   (as torchrun sets it; set it yourself for more)\n";
+  }
+  std::cout << "\nports: store 127.0.0.1:"
+            << (options.master_port == 0 ? std::string("<free port>") : std::to_string(options.master_port))
+            << ", coordinator 127.0.0.1:<free port>\n";
+  std::cout << "logs: " << (facts.log_folder.empty() ? "none (no HOME)" : facts.log_folder)
+            << (options.log_dir.empty() ? "  (the last " + std::to_string(kept_jobs) + " jobs are kept)" : "") << "\n";
+  if (!options.events_file.empty()) std::cout << "events: " << options.events_file << "\n";
+  std::cout << "when a worker is lost: ";
+  if (options.shrink) {
+    std::cout << "the others go on (--shrink), down to " << options.min_present << " (--min-present)\n";
+  } else {
+    std::cout << "every other worker gets an error that names it, and the job ends\n";
+  }
+
+  std::cout << "\ndeadlines:\n";
+  print_deadline("connect", deadlines::connect, "a worker reaches the coordinator at its start");
+  print_deadline("handshake", deadlines::handshake, "proof of the token and first message on a connection");
+  print_deadline("prepared", deadlines::prepared, "a survivor answers that it is frozen; then it is a suspect itself");
+  print_deadline("fence", deadlines::fence, "proof that a lost worker is gone; then it is asked for again");
+  print_deadline("stop", options.stop_timeout, "a stopped worker counts as lost (--stop-timeout)");
+  print_deadline("orphan", options.orphan_timeout, "a worker that reaches nobody ends by itself (--orphan-timeout)");
+  print_deadline("terminate", deadlines::terminate, "from SIGTERM to SIGKILL");
+  print_deadline("failure_grace", deadlines::failure_grace, "after the first failure: the others may end by themselves");
+  print_deadline("reconnect", deadlines::reconnect, "between tries to reach the coordinator again");
+  return 0;
+}
+
+}  // namespace closeranks::agent

@@ -1,0 +1,67 @@
+// What becomes of the job as a whole: collects what is known of its workers, and tells whether it has to end, with
+// which exit status, and why. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "closeranks/ids.h"
+
+namespace closeranks::agent {
+
+class Verdict {
+ public:
+  Verdict(std::uint32_t workers, bool shrink);
+
+  // A first sign that the worker of `slot` is lost. The earliest one is the root cause: what follows it (the others'
+  // errors that name it) are consequences.
+  void suspected(Slot slot, const std::string& reason);
+  // The worker was reaped; `wait_status` as from waitpid.
+  void exited(Slot slot, int wait_status, const std::string& reason);
+  // It is not in the view in force any more.
+  void excluded(Slot slot, const std::string& reason);
+  // The coordinator ends the job (fewer than --min-present, or a loss without --shrink).
+  void gave_up(const std::string& reason);
+  // The user or the system ended it; the first signal counts.
+  void interrupted(int signal);
+
+  [[nodiscard]] bool all_exited() const;
+  // A worker was lost and the job cannot go on without it.
+  [[nodiscard]] bool must_end() const;
+  // Every worker that failed is excluded: nothing is left for the coordinator to decide.
+  [[nodiscard]] bool settled() const;
+  // Precondition of the following: all_exited().
+  // 0: every worker of the last view exited 0. Else that of the root cause, 128+n for a signal.
+  [[nodiscard]] int exit_status() const;
+  // "slot 2 was killed by signal 9 (SIGKILL)": the root cause first; every worker that did not exit 0, or was excluded.
+  [[nodiscard]] std::vector<std::string> causes() const;
+  [[nodiscard]] std::vector<Slot> present() const;
+  [[nodiscard]] std::vector<Slot> finished() const;  // of the last view, exited 0
+
+  // Known before the end, for messages.
+  [[nodiscard]] std::optional<Slot> root_cause() const;
+  [[nodiscard]] std::string reason_of(Slot slot) const;
+
+ private:
+  struct Worker {
+    bool exited = false;
+    int wait_status = 0;
+    bool excluded = false;
+    std::string reason;
+  };
+  void first_sign(Slot slot, const std::string& reason);
+  [[nodiscard]] bool failed(const Worker& worker) const;
+
+  std::vector<Worker> workers_;
+  bool shrink_;
+  std::vector<Slot> signs_;  // in the order of their first sign
+  std::optional<std::string> gave_up_;
+  int signal_ = 0;
+};
+
+// "was killed by signal 9 (SIGKILL)", "exited with status 1", "is lost: stopped for 5.0 s".
+std::string as_predicate(const std::string& reason);
+
+}  // namespace closeranks::agent
