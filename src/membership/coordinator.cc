@@ -17,7 +17,7 @@ Coordinator::Coordinator(CoordinatorConfig config, std::vector<RosterEntry> rost
 void Coordinator::restore(const Journal& journal) {
   for (const JournalRecord& record : journal) {
     if (const auto* started = std::get_if<TermStarted>(&record)) {
-      term_ = std::max(term_, started->term + 1);
+      term_ = std::max(term_, started->term + (config_.rules.raise_term ? 1 : 0));
     } else if (const auto* registered = std::get_if<WorkerRegistered>(&record)) {
       Member* member = roster_.find(registered->address.worker);
       CR_ASSERT(member != nullptr);

@@ -99,7 +99,7 @@ void Coordinator::announce(Time now) {
   if (!announce_at_ || now < *announce_at_) return;
   announce_at_.reset();
   for (const Member& member : roster_.members()) {
-    if (member.registered && member.life == Life::running) {
+    if (member.connected && member.life == Life::running) {
       send(member.worker, Welcome{term_, view_, unannounced_, excluded_});
     }
   }

@@ -47,8 +47,7 @@ struct Member {
   std::string host;
   Life life = Life::running;
   bool registered = false;  // welcomed at some time: may have groups, so its answer is needed
-  bool connected = false;   // for reasons only
-  bool heard = false;       // said hello in this term
+  bool connected = false;   // it has said hello on a connection that is not known to be broken
   bool waited_for = false;  // some worker's op waits for it
   bool must_go = false;     // to be excluded by the next view
   WorkerAddress address;    // valid if registered

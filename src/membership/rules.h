@@ -15,8 +15,8 @@ struct Rules {
   bool decide_once = true;
   // Rule 16. The input of an excluded worker counts only in entries that some survivor had entered.
   bool bound_by_survivors = true;
-  // Rule 21. Workers refuse lower terms.
-  bool refuse_lower_terms = true;
+  // Rule 21. Each start of a coordinator raises the term, so that its numbers are above all that went before.
+  bool raise_term = true;
   // Rule 21. A restarted coordinator proposes a fresh number when anything may be unresolved.
   bool fresh_number_after_restart = true;
   // Rule 21. After a stall of the coordinator its deadlines start anew.

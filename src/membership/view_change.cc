@@ -82,7 +82,7 @@ void Coordinator::propose(const std::vector<Member*>& leaving, Time now) {
   emit(EventKind::view_proposed, nullptr, names.empty() ? "after a restart of the coordinator" : names);
   effects_.events.back().view = change_->number;
   for (const Member& member : roster_.members()) {
-    if (must_answer(member)) send_proposal(member.worker);
+    if (must_answer(member) && member.connected) send_proposal(member.worker);
   }
 }
 
@@ -146,14 +146,14 @@ void Coordinator::install() {
     excluded->life = Life::excluded;
     excluded->fence_deadline.reset();
     emit(EventKind::worker_excluded, excluded, member.reason, excluded->suspected_because);
-    if (excluded->registered) evict(member.worker, member.reason);
+    if (excluded->connected) evict(member.worker, member.reason);
   }
   install.excluded = excluded_;
   effects_.journal.emplace_back(ViewDecided{view_, excluded_});
   emit(EventKind::view_installed, nullptr, std::to_string(install.groups.size()) + " groups resolved");
   effects_.events.back().present = roster_.present_slots();
   for (const Member& member : roster_.members()) {
-    if (must_answer(member)) send(member.worker, install);
+    if (must_answer(member) && member.connected) send(member.worker, install);
   }
   last_install_ = std::move(install);
   change_.reset();

@@ -14,7 +14,7 @@ bool Worker::is_excluded(WorkerId worker) const {
                      [&](const ExcludedMember& member) { return member.worker == worker; });
 }
 
-bool Worker::from_old_term(std::uint32_t term) const { return rules_.refuse_lower_terms && term < term_; }
+bool Worker::from_old_term(std::uint32_t term) const { return term < term_; }
 
 WorkerEffects Worker::connected() {
   WorkerEffects effects;

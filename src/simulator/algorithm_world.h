@@ -88,12 +88,14 @@ class AlgorithmWorld {
   [[nodiscard]] std::uint32_t unmapped_for(const Member& member) const;
   [[nodiscard]] bool in_job(std::uint32_t member) const { return !excluded_[member]; }
 
-  // algorithm_world.cc
+  // algorithm_entering.cc
   [[nodiscard]] bool may_connect(std::uint32_t member);
   [[nodiscard]] bool all_connected(const Member& member);
   void connect(std::uint32_t member);
   [[nodiscard]] bool may_go_on_entering(std::uint32_t member);
   void go_on_entering(std::uint32_t member, std::string* line);
+
+  // algorithm_world.cc
   void act(std::uint32_t member, std::string* line);
   void perform(std::uint32_t member, const algorithm::Action& action, bool second_half);
   [[nodiscard]] static bool is_cut(const AlgorithmScenario& scenario, const algorithm::Action& action);

@@ -40,6 +40,10 @@ void MembershipWorld::step_worker(std::uint32_t worker, Time pause) {
       std::vector<FromWorker> says;
       const bool moved = model.step(now_, random_, oracle_, says);
       send_up(worker, std::move(says));
+      if (model.kill_when_ahead && moved && model.ahead()) {
+        end_worker(worker, {9, true, "killed by signal 9", now_});
+        return;
+      }
       if (model.done() && moved && random_.chance(scenario_.exit_when_done_percent)) {
         model.engine_stopped = random_.chance(50);
         if (model.engine_stopped) send_up(worker, model.machine.goodbye().send);
@@ -63,7 +67,14 @@ void MembershipWorld::handle_in_worker(std::uint32_t worker, const ToWorker& mes
       end_worker(worker, {9, true, "killed by signal 9", now_});
     });
   }
-  carry_out(worker, workers_[worker].machine.handle(message));
+  WorkerEffects effects = workers_[worker].machine.handle(message);
+  const auto* propose = std::get_if<Propose>(&message);
+  if (propose != nullptr && coordinator_ && coordinator_->term() == propose->view.term && links_[worker].up &&
+      oracle_.last_proposal() == propose->view && workers_[worker].machine.view() < propose->view && !effects.freeze &&
+      !workers_[worker].engine_stopped) {
+    oracle_.violation("rule 21: worker " + std::to_string(worker + 1) + " refuses the proposal in force");
+  }
+  carry_out(worker, std::move(effects));
 }
 
 void MembershipWorld::carry_out(std::uint32_t worker, WorkerEffects effects) {

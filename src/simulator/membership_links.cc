@@ -20,6 +20,7 @@ void MembershipWorld::send_up(std::uint32_t worker, std::vector<FromWorker> mess
     at(link.last_up, [this, worker, number = link.number, message = std::move(message)] {
       if (links_[worker].number != number || !coordinator_) return;
       log("worker " + std::to_string(worker + 1) + " -> coordinator: " + describe(message));
+      links_[worker].greeted = number;
       if (const auto* prepared = std::get_if<Prepared>(&message))
         oracle_.answer_arrived(prepared->from, prepared->view);
       in_coordinator([this, message] { return coordinator_->handle_worker(message, now_); });
@@ -29,7 +30,7 @@ void MembershipWorld::send_up(std::uint32_t worker, std::vector<FromWorker> mess
 
 void MembershipWorld::send_down(std::uint32_t worker, const ToWorker& message) {
   Link& link = links_[worker];
-  if (!link.up) return;
+  if (!link.up || link.greeted != link.number) return;
   link.last_down = std::max(link.last_down + Time(1), now_ + delay());
   at(link.last_down, [this, worker, number = link.number, message] {
     Link& current = links_[worker];

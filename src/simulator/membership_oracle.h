@@ -48,7 +48,7 @@ class MembershipOracle {
   void violation(std::string sentence);
   [[nodiscard]] const std::vector<std::string>& violations() const { return violations_; }
   [[nodiscard]] bool excluded(WorkerId worker) const { return excluded_ids_.contains(worker); }
-  [[nodiscard]] ViewNumber view() const { return view_; }
+  [[nodiscard]] ViewNumber last_proposal() const { return last_proposal_; }
 
  private:
   struct Outcome {

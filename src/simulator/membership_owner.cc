@@ -9,6 +9,12 @@ namespace closeranks::simulator {
 using namespace membership;
 using std::chrono::milliseconds;
 
+namespace {
+bool of_a_change(const ToWorker& message) {
+  return std::get_if<Propose>(&message) != nullptr || std::get_if<Install>(&message) != nullptr;
+}
+}  // namespace
+
 void MembershipWorld::start_coordinator() {
   std::vector<RosterEntry> roster;
   for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) {
@@ -67,11 +73,10 @@ void MembershipWorld::carry_out(Effects effects) {
     if (event.kind == EventKind::gave_up) gave_up_ = true;
     if (event.kind == EventKind::superseded) oracle_.violation("a coordinator was superseded by nobody");
   }
-  const bool decision = std::any_of(effects.journal.begin(), effects.journal.end(), [](const JournalRecord& record) {
-    return std::get_if<ViewDecided>(&record) != nullptr;
-  });
+  const bool changes = std::any_of(effects.to_workers.begin(), effects.to_workers.end(),
+                                   [](const auto& sent) { return of_a_change(sent.second); });
   const bool crashes =
-      decision && now_ > Time(0) && now_ < scenario_.faults_end && random_.chance(scenario_.crash_in_change_percent);
+      changes && now_ > Time(0) && now_ < scenario_.faults_end && random_.chance(scenario_.crash_in_change_percent);
   const std::size_t sends = crashes ? random_.below(effects.to_workers.size() + 1) : effects.to_workers.size();
   const auto append = [this, &effects] {
     for (const JournalRecord& record : effects.journal) journal_.push_back(record);
@@ -82,11 +87,17 @@ void MembershipWorld::carry_out(Effects effects) {
   }
   for (std::size_t index = 0; index < sends; ++index) {
     const auto& [worker, message] = effects.to_workers[index];
-    send_down(static_cast<std::uint32_t>(worker.value() - 1), message);
+    const auto receiver = static_cast<std::uint32_t>(worker.value() - 1);
+    send_down(receiver, message);
+    if (!of_a_change(message) || now_ > scenario_.faults_end) continue;
+    if (!random_.chance(scenario_.break_in_change_percent)) continue;
+    ++report_.faults;
+    log("FAULT the connection of worker " + std::to_string(receiver + 1) + " breaks in the midst of a change");
+    break_link(receiver, random_.chance(70));
   }
   if (crashes) {
     ++report_.faults;
-    log("FAULT coordinator crashes in the midst of a decision");
+    log("FAULT coordinator crashes in the midst of a change");
     crash_coordinator(Time(random_.between(1'000, 50'000)), true);
     return;
   }

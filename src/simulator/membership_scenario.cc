@@ -34,7 +34,8 @@ PlannedFault draw_fault(const MembershipScenario& scenario, Random& random) {
     FaultKind kind;
     std::uint32_t weight;
   };
-  static constexpr Weight weights[] = {{FaultKind::kill, 30},
+  static constexpr Weight weights[] = {{FaultKind::kill, 24},
+                                       {FaultKind::kill_when_ahead, 10},
                                        {FaultKind::stop, 10},
                                        {FaultKind::exit_zero, 6},
                                        {FaultKind::goodbye, 4},
@@ -119,6 +120,7 @@ MembershipScenario draw_membership_scenario(std::uint64_t seed, std::uint32_t wo
     return random.chance(33) ? static_cast<std::uint32_t>(random.between(1, most)) : 0U;
   };
   scenario.kill_in_change_percent = one_in_three(large ? 1 : 20);
+  scenario.break_in_change_percent = one_in_three(20);
   scenario.crash_in_change_percent = one_in_three(50);
   scenario.exit_when_done_percent = random.chance(30) ? static_cast<std::uint32_t>(random.between(10, 100)) : 0;
   return scenario;

@@ -13,6 +13,7 @@ using membership::Time;
 
 enum class FaultKind : std::uint8_t {
   kill,               // SIGKILL of `worker`
+  kill_when_ahead,    // the same, as soon as it has entered an entry that nobody else has
   stop,               // SIGSTOP, continued after `duration`
   exit_zero,          // exits with status 0 in the midst of its ops
   goodbye,            // leaves in order, its process goes on
@@ -47,6 +48,8 @@ struct MembershipScenario {
   std::vector<PlannedFault> faults;
   std::vector<Time> started_at;              // per worker
   std::uint32_t kill_in_change_percent = 0;  // chance that a delivered proposal or install is the receiver's last
+  std::uint32_t break_in_change_percent =
+      0;  // chance that a connection breaks just after a proposal or install is sent
   std::uint32_t crash_in_change_percent =
       0;  // chance that the coordinator crashes in the midst of a decision's effects
   std::uint32_t exit_when_done_percent = 0;

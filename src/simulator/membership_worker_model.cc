@@ -61,6 +61,18 @@ bool WorkerModel::done() const {
   return true;
 }
 
+bool WorkerModel::ahead() const {
+  for (std::size_t group = 0; group < parts_.size(); ++group) {
+    if (!parts_[group] || parts_[group]->entered == 0) continue;
+    const std::vector<std::uint32_t>& members = scenario_->groups[group].members;
+    const bool alone = std::none_of(members.begin(), members.end(), [&](std::uint32_t member) {
+      return member != index_ && part_of(member, group)->entered >= parts_[group]->entered;
+    });
+    if (alone) return true;
+  }
+  return false;
+}
+
 bool WorkerModel::step(Time now, Random& random, MembershipOracle& oracle, std::vector<FromWorker>& says) {
   if (engine_stopped || machine.state() == Worker::State::joining || machine.state() == Worker::State::evicted) {
     return false;

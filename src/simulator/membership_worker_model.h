@@ -54,13 +54,15 @@ class WorkerModel {
   std::vector<membership::GroupStatus> freeze(const membership::FreezeRequest& request, MembershipOracle& oracle);
   void install(const membership::Install& install, MembershipOracle& oracle);
   void remember(const std::vector<membership::WorkerAddress>& addresses);
+  [[nodiscard]] bool ahead() const;  // has entered an entry of some group that no other member has
   [[nodiscard]] std::uint64_t entered_in(std::size_t group) const;
   [[nodiscard]] std::string describe() const;  // where it stands, for a person
 
   membership::Worker machine;
   Run run = Run::waiting;
   bool engine_stopped = false;  // said goodbye
-  Time control_free_at{};       // its control thread does one thing at a time
+  bool kill_when_ahead = false;
+  Time control_free_at{};  // its control thread does one thing at a time
   Time next_freeze_takes{};
   std::vector<std::function<void()>> deferred;  // while stopped
   std::uint64_t entries_completed = 0;

@@ -24,6 +24,8 @@ std::vector<std::pair<WorkerId, Slot>> all_workers(std::uint32_t workers) {
 
 const char* name_of(FaultKind kind) {
   switch (kind) {
+    case FaultKind::kill_when_ahead:
+      return "kill when ahead";
     case FaultKind::kill:
       return "kill";
     case FaultKind::stop:
@@ -144,6 +146,9 @@ void MembershipWorld::inject(const PlannedFault& fault) {
   log(std::string("FAULT ") + name_of(fault.kind) +
       (about_worker ? " of worker " + std::to_string(worker.id().value()) : ""));
   switch (fault.kind) {
+    case FaultKind::kill_when_ahead:
+      worker.kill_when_ahead = true;
+      break;
     case FaultKind::kill:
       end_worker(fault.worker, {9, true, "killed by signal 9", now_});
       break;

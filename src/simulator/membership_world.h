@@ -27,8 +27,9 @@ namespace closeranks::simulator {
 // breaks what is on its way is lost, or (ghosts) some of it still reaches the worker later, out of order.
 struct Link {
   bool up = false;
-  std::uint64_t number = 0;  // of the connection: raised when one is made and when it breaks
-  Time last_up{};            // arrival of the last message to the coordinator
+  std::uint64_t greeted = 0;  // the connection whose hello the coordinator has read: it sends on no other
+  std::uint64_t number = 0;   // of the connection: raised when one is made and when it breaks
+  Time last_up{};             // arrival of the last message to the coordinator
   Time last_down{};
   std::set<std::uint64_t> haunted;  // connections whose messages still come
 };
