@@ -39,10 +39,10 @@ void run(Communicator& group, Call call) {
 }
 
 template <class T>
-void check(const std::vector<T>& got, std::uint64_t index, std::int64_t expected, const std::string& what) {
-  require(got[index] == static_cast<T>(expected), what + ": element " + std::to_string(index) + " is " +
-                                                      std::to_string(static_cast<double>(got[index])) + ", not " +
-                                                      std::to_string(expected));
+void check(const std::vector<T>& got, std::uint64_t index, std::int64_t expected, std::string_view what) {
+  if (got[index] == static_cast<T>(expected)) return;
+  throw std::string(what) + " of " + std::to_string(got.size()) + ": element " + std::to_string(index) + " is " + std::to_string(static_cast<double>(got[index])) +
+      ", not " + std::to_string(expected);
 }
 
 // Sizes in elements: nothing, one, odd, inline and not, several blocks, several pieces.
@@ -53,7 +53,6 @@ void all_kinds(Communicator& group, std::uint32_t rank, std::uint32_t members, D
   std::uint64_t round = 0;
   for (const std::uint64_t count : sizes) {
     ++round;
-    const std::string where = " of " + std::to_string(count) + " " + std::string(name_of(dtype));
     const Rank root{static_cast<std::uint32_t>(round % members)};
     {
       std::vector<T> tensor = input_of<T>(rank, count, round);
@@ -61,14 +60,14 @@ void all_kinds(Communicator& group, std::uint32_t rank, std::uint32_t members, D
       for (std::uint64_t i = 0; i < count; ++i) {
         std::int64_t sum = 0;
         for (std::uint32_t r = 0; r < members; ++r) sum += input_value(r, i, round);
-        check(tensor, i, sum, "all_reduce" + where);
+        check(tensor, i, sum, "all_reduce");
       }
     }
     {
       std::vector<T> tensor = input_of<T>(rank, count, round);
       run(group, call_of(OpKind::broadcast, dtype, {buffer(tensor)}, {buffer(tensor)}, root));
       for (std::uint64_t i = 0; i < count; ++i) {
-        check(tensor, i, input_value(root.value(), i, round), "broadcast" + where);
+        check(tensor, i, input_value(root.value(), i, round), "broadcast");
       }
     }
     {
@@ -77,7 +76,7 @@ void all_kinds(Communicator& group, std::uint32_t rank, std::uint32_t members, D
       run(group, call_of(OpKind::all_gather, dtype, {buffer(input)}, {buffer(output)}));
       for (std::uint32_t r = 0; r < members; ++r) {
         for (std::uint64_t i = 0; i < count; ++i) {
-          check(output, r * count + i, input_value(r, i, round), "all_gather" + where);
+          check(output, r * count + i, input_value(r, i, round), "all_gather");
         }
       }
     }
@@ -88,7 +87,7 @@ void all_kinds(Communicator& group, std::uint32_t rank, std::uint32_t members, D
       for (std::uint64_t i = 0; i < count; ++i) {
         std::int64_t sum = 0;
         for (std::uint32_t r = 0; r < members; ++r) sum += input_value(r, rank * count + i, round);
-        check(output, i, sum, "reduce_scatter" + where);
+        check(output, i, sum, "reduce_scatter");
       }
     }
     {
@@ -97,7 +96,7 @@ void all_kinds(Communicator& group, std::uint32_t rank, std::uint32_t members, D
       run(group, call_of(OpKind::gather, dtype, {buffer(input)},
                          rank == root.value() ? std::vector{buffer(output)} : std::vector<Buffer>{}, root));
       for (std::uint64_t i = 0; i < output.size(); ++i) {
-        check(output, i, input_value(static_cast<std::uint32_t>(i / count), i % count, round), "gather" + where);
+        check(output, i, input_value(static_cast<std::uint32_t>(i / count), i % count, round), "gather");
       }
     }
     {
@@ -106,7 +105,7 @@ void all_kinds(Communicator& group, std::uint32_t rank, std::uint32_t members, D
       run(group, call_of(OpKind::scatter, dtype, rank == root.value() ? std::vector{buffer(input)} : std::vector<Buffer>{},
                          {buffer(output)}, root));
       for (std::uint64_t i = 0; i < count; ++i) {
-        check(output, i, input_value(root.value(), rank * count + i, round), "scatter" + where);
+        check(output, i, input_value(root.value(), rank * count + i, round), "scatter");
       }
     }
     run(group, call_of(OpKind::barrier, DType::bytes, {}, {}));
@@ -200,10 +199,11 @@ TEST_P(Collectives, ManyOpsInFlightOnTwoGroups) {
     for (int i = ops; i-- > 0;) require(issued[i]->wait(std::chrono::milliseconds{0}), "op " + std::to_string(i));
     require(called_back == ops, "callbacks: " + std::to_string(called_back));
     for (int i = 0; i < ops; ++i) {
+      const std::string what = "op " + std::to_string(i);
       for (std::size_t k = 0; k < tensors[i].size(); ++k) {
         std::int64_t sum = 0;
         for (std::uint32_t r = 0; r < members; ++r) sum += input_value(r, k, i);
-        check(tensors[i], k, sum, "op " + std::to_string(i));
+        check(tensors[i], k, sum, what);
       }
     }
     require(issued[3]->contributors().slots.size() == members, "contributors");
