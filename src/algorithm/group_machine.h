@@ -144,8 +144,9 @@ class GroupMachine {
   // Policy fail: member `culprit` is gone. The lowest open entry is decided failed unless it succeeded; later ones
   // fail. The group fails with the culprit of the member that decided first. Ignored by a failed group.
   void peer_lost(Rank culprit);
-  // Every open and later entry fails locally (timeout, shutdown). Others learn by their own means: they may still write
-  // into this member's regions, which must not be used again. Ignored by a failed group.
+  // Every open and later entry fails locally (timeout, shutdown). Others learn by their own means.
+  // Ignored by a failed group. After this, and after peer_lost() and a mismatch, others may still write into this
+  // member's regions for a while: they must not be used again.
   void fail_all(Fault outcome, Rank culprit);
   [[nodiscard]] const std::optional<Failure>& failure() const { return failure_; }
   // A failure that no entry has met yet (a slot vacant already when the group was made) is forgotten by `repair`.

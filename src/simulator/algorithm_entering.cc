@@ -1,0 +1,127 @@
+// What a member does before its machine runs an entry: getting hold of the others' memory, copying its data in,
+// describing the call, entering.
+#include <string>
+
+#include "simulator/algorithm_text.h"
+#include "simulator/algorithm_world.h"
+
+namespace closeranks::simulator {
+
+// Memory is got from its living owner. Connected: this member holds the memory of all present ones.
+bool AlgorithmWorld::may_connect(std::uint32_t index) {
+  if (memory_.connected(Rank{index}) != 0) {
+    return false;
+  }
+  const Member& member = members_[index];
+  for (std::uint32_t other = 0; other < count(); ++other) {
+    const bool held = (member.holds >> other & 1) != 0;
+    if (member.machine.present()[other] && !held && !members_[other].alive) {
+      return !setting_->scenario.surrounding.connect_before_entering;  // wait for the view without it
+    }
+  }
+  return true;
+}
+
+void AlgorithmWorld::connect(std::uint32_t index) {
+  for (std::uint32_t other = 0; other < count(); ++other) {
+    members_[index].holds |= members_[other].alive ? std::uint32_t{1} << other : 0;
+  }
+  memory_.connected(Rank{index}) = 1;
+}
+
+bool AlgorithmWorld::all_connected(const Member& member) {
+  for (std::uint32_t other = 0; other < count(); ++other) {
+    const bool held = (member.holds >> other & 1) != 0;
+    if (member.machine.present()[other] && (!held || memory_.connected(Rank{other}) == 0)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The region is free once the entry that used it is complete here; ring slots are the machine's business.
+bool AlgorithmWorld::may_go_on_entering(std::uint32_t index) {
+  Member& member = members_[index];
+  const AlgorithmScenario& scenario = setting_->scenario;
+  if (member.early) {
+    return true;  // entered already, data still to come
+  }
+  const std::uint64_t sequence = member.machine.next_sequence();
+  if (sequence >= scenario.calls.size()) {
+    return false;
+  }
+  const bool region_free = sequence < scenario.regions || member.machine.completed() > sequence - scenario.regions;
+  const bool copying = scenario.cut_entering && member.entering < Entering::copied;
+  const MemoryView view(memory_, unmapped_for(member));
+  if (sequence == 0 && scenario.surrounding.connect_before_entering && !all_connected(member)) {
+    return false;
+  }
+  return region_free && !member.machine.failure() && (copying || member.machine.may_enter(view));
+}
+
+void AlgorithmWorld::go_on_entering(std::uint32_t index, std::string* line) {
+  Member& member = members_[index];
+  const AlgorithmScenario& scenario = setting_->scenario;
+  const std::uint64_t sequence = member.early ? member.machine.next_sequence() - 1 : member.machine.next_sequence();
+  const algorithm::EntryPlan& plan = setting_->plans[sequence];
+  const Rank rank{index};
+  const bool root = plan.kind != OpKind::scatter || plan.root == rank;
+  const std::uint32_t input_cells = plan.inlined || !root ? 0 : input_cells_of(plan, count());
+  const auto copy_in = [&](std::uint32_t half) {
+    for (std::uint32_t cell = half; cell < input_cells; cell += 2) {
+      memory_.input(rank, sequence, cell) = input_of(rank, sequence, cell);
+    }
+  };
+  const auto describe_entry = [&] {
+    memory_.signature(rank, sequence) = setting_->signature(rank, sequence);
+    for (std::uint32_t unit = 0; plan.inlined && unit < count(); ++unit) {
+      memory_.payload(rank, sequence, unit) = input_of(rank, sequence, unit);
+    }
+  };
+  const auto enter = [&] {
+    member.machine.enter({sequence, plan, setting_->signature(rank, sequence)});
+    memory_.entered(rank) = sequence + 1;
+  };
+  const char* did = "enters";
+  if (!scenario.surrounding.entered_after_data) {
+    if (!member.early) {
+      enter();
+      did = "enters, before its data,";
+    } else {
+      copy_in(0);
+      copy_in(1);
+      describe_entry();
+      did = "copies its data into";
+    }
+    member.early = !member.early;
+  } else if (!scenario.cut_entering) {
+    copy_in(0);
+    copy_in(1);
+    describe_entry();
+    enter();
+  } else {
+    switch (member.entering) {
+      case Entering::idle:
+        copy_in(0);
+        did = "copies the first half of its data into";
+        break;
+      case Entering::first_half:
+        copy_in(1);
+        did = "copies the second half of its data into";
+        break;
+      case Entering::copied:
+        describe_entry();
+        did = "describes";
+        break;
+      case Entering::described:
+        enter();
+        break;
+    }
+    member.entering = static_cast<Entering>((static_cast<unsigned>(member.entering) + 1) % 4);
+  }
+  if (line != nullptr) {
+    *line = "member " + std::to_string(index) + " " + did + " entry " + std::to_string(sequence);
+  }
+}
+
+}  // namespace closeranks::simulator
