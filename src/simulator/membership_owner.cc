@@ -65,9 +65,7 @@ void MembershipWorld::in_coordinator(std::function<Effects()> call) {
 void MembershipWorld::carry_out(Effects effects) {
   oracle_.coordinator_acts(effects);
   for (const Event& event : effects.events) {
-    log("EVENT " + std::string(membership::name_of(event.kind)) +
-        (event.worker ? " worker " + std::to_string(event.worker->value()) : "") + " view " + describe(event.view) +
-        ": " + event.reason);
+    log("EVENT " + describe(event));
     if (event.kind == EventKind::view_installed) ++report_.views;
     if (event.kind == EventKind::worker_excluded) ++report_.exclusions;
     if (event.kind == EventKind::gave_up) gave_up_ = true;

@@ -1,8 +1,4 @@
-// Messages as a person reads them in a transcript.
-#include <string>
-#include <type_traits>
-
-#include "simulator/membership_world.h"
+#include "simulator/membership_transcript.h"
 
 namespace closeranks::simulator {
 
@@ -83,6 +79,27 @@ std::string describe(const ToWorker& message) {
     return text;
   }
   return "evicted: " + std::get<Evicted>(message).reason;
+}
+
+std::string describe(const ToAgent& message) {
+  const auto& fence = std::get<Fence>(message);
+  return "fence worker " + number(fence.worker.value()) + ": " + fence.reason;
+}
+
+std::string describe(const JournalRecord& record) {
+  if (const auto* started = std::get_if<TermStarted>(&record)) return "term " + number(started->term);
+  if (const auto* registered = std::get_if<WorkerRegistered>(&record)) {
+    return "worker " + number(registered->address.worker.value()) + " is registered";
+  }
+  const auto& decided = std::get<ViewDecided>(record);
+  return "view " + describe(decided.view) + " without " + list_of(decided.excluded);
+}
+
+std::string describe(const Event& event) {
+  std::string text(name_of(event.kind));
+  if (event.slot) text += " slot " + number(event.slot->value());
+  if (event.worker) text += " worker " + number(event.worker->value());
+  return text + " view " + describe(event.view) + ": " + event.reason;
 }
 
 std::string describe(const FromAgent& message) {

@@ -19,6 +19,7 @@
 #include "simulator/membership_random.h"
 #include "simulator/membership_scenario.h"
 #include "simulator/membership_simulator.h"
+#include "simulator/membership_transcript.h"
 #include "simulator/membership_worker_model.h"
 
 namespace closeranks::simulator {
@@ -127,10 +128,5 @@ class MembershipWorld {
   std::deque<std::function<void()>> stalled_calls_;
   bool gave_up_ = false;
 };
-
-std::string describe(const membership::FromWorker& message);
-std::string describe(const membership::ToWorker& message);
-std::string describe(const membership::FromAgent& message);
-std::string describe(ViewNumber view);
 
 }  // namespace closeranks::simulator
