@@ -6,7 +6,7 @@ namespace closeranks::transport {
 namespace {
 
 constexpr std::uint64_t page_bytes = 4096;
-constexpr std::uint64_t huge_page_bytes = 2 * 1024 * 1024;
+constexpr std::uint64_t huge_page_bytes = 2ull * 1024 * 1024;
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -22,7 +22,7 @@ SegmentShape SegmentShape::for_members(std::uint32_t members) {
   shape.members = members;
   // Every member maps the message halves of every other: 8 MiB per pair here, 1 MiB in large groups.
   if (members > 64) {
-    shape.message_half_bytes = 16 * 1024;
+    shape.message_half_bytes = 16ull * 1024;
   }
   return shape;
 }

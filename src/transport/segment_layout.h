@@ -22,13 +22,13 @@ inline constexpr std::uint64_t inline_payload_bytes = 2048;
 
 // Sizes, agreed by all members when the group is made: a pure function of the group, never of one process.
 struct SegmentShape {
-  std::uint32_t members = 1;                      // 1..1024
-  std::uint32_t window = 16;                      // ring slots: entries in flight per member
-  std::uint32_t max_blocks = 1024;                // blocks per entry
-  std::uint32_t message_slots = 32;               // messages in flight per (source, destination)
-  std::uint64_t scratch_bytes = 128 * 1024;       // one block
-  std::uint64_t region_bytes = 32 * 1024 * 1024;  // staging; multiple of 4096
-  std::uint64_t message_half_bytes = 128 * 1024;  // each message slot has two, filled in turn
+  std::uint32_t members = 1;                         // 1..1024
+  std::uint32_t window = 16;                         // ring slots: entries in flight per member
+  std::uint32_t max_blocks = 1024;                   // blocks per entry
+  std::uint32_t message_slots = 32;                  // messages in flight per (source, destination)
+  std::uint64_t scratch_bytes = 128ull * 1024;       // one block
+  std::uint64_t region_bytes = 32ull * 1024 * 1024;  // staging; multiple of 4096
+  std::uint64_t message_half_bytes = 128ull * 1024;  // each message slot has two, filled in turn
 
   // What groups of `members` use: large groups get smaller message halves, so that the address space stays bounded.
   static SegmentShape for_members(std::uint32_t members);
