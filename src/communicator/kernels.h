@@ -1,7 +1,8 @@
 // Reductions over one range of several members' inputs: the arithmetic of all_reduce and reduce_scatter.
 //
-// The result is a pure function of the sources and their order, bit for bit, on every thread: it does not depend on
-// the thread's rounding or flush-to-zero mode, and a vector's tail goes through the same instructions as its body.
+// The result is a pure function of the sources and their order, bit for bit (NaNs aside, see below), on every thread and
+// instruction set: it does not depend on the thread's rounding or flush-to-zero mode, and a vector's tail goes through
+// the same instructions as its body.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,9 @@ Status check_reduction(DType dtype, ReduceOp reduce);
 //   avg            the sum divided by the number of sources. Integers up to 32 bits are summed without wrapping and
 //                  divided towards zero
 //   min, max       a NaN in any source wins; of equal values the earlier source's bits stay
-//   float16, bfloat16  computed in float32 and rounded once, to nearest even; a NaN result is the quiet one
+//   float16, bfloat16  computed in float32 and rounded once, to nearest even; a NaN result is the positive quiet one
+// Which of two NaNs a sum or product of float32, float64 or complex keeps, sign and payload, is the processor's and the
+// compiler's choice: the same on all members, as they run the same code.
 // Preconditions: check_reduction() is ok; one source at least; `bytes` is a whole number of elements; all pointers
 // are aligned to the element; the destination overlaps no source. Any thread; allocates nothing.
 void reduce(DType dtype, ReduceOp reduce, std::span<const std::byte* const> sources, std::byte* destination,

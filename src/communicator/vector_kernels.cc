@@ -37,9 +37,7 @@ struct Brain {
     const auto word = hn::BitCast(bits, value);
     const auto odd = hn::And(hn::ShiftRight<16>(word), hn::Set(bits, 1));
     const auto rounded = hn::ShiftRight<16>(hn::Add(word, hn::Add(odd, hn::Set(bits, 0x7fff))));
-    const auto sign = hn::And(hn::ShiftRight<16>(word), hn::Set(bits, 0x8000));
-    const auto quiet_nan = hn::Or(sign, hn::Set(bits, 0x7fc0));
-    const auto result = hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(value)), quiet_nan, rounded);
+    const auto result = hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(value)), hn::Set(bits, 0x7fc0), rounded);
     hn::StoreU(hn::DemoteTo(Half(), hn::BitCast(hn::RebindToSigned<Tag>(), result)), Half(), to);
   }
 };
@@ -89,8 +87,8 @@ struct Ieee {
     auto result = hn::IfThenElse(
         hn::RebindMask(bits, hn::Lt(size, hn::BitCast(tag, hn::Set(bits, 113u << 23)))), subnormal, normal);
     result = hn::IfThenElse(hn::RebindMask(bits, hn::Ge(size, hn::Set(tag, 65536.0f))), hn::Set(bits, 0x7c00), result);
-    result = hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(value)), hn::Set(bits, 0x7e00), result);
     result = hn::Or(result, hn::ShiftRight<16>(sign));
+    result = hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(value)), hn::Set(bits, 0x7e00), result);
     hn::StoreU(hn::DemoteTo(Half(), hn::BitCast(hn::RebindToSigned<Tag>(), result)), Half(), to);
   }
 };

@@ -232,6 +232,7 @@ TEST(Faults, WrongCallsComeBackAtOnceAndHarmNothing) {
 
 TEST(Faults, ShutdownEndsOpsInFlight) {
   const FileBook files;
+  Board& board = Board::make();
   Processes processes(2, [&](std::uint32_t rank) -> std::string {
     PlainMember member(rank, 2, files.book());
     std::vector<float> tensor(10, 1.0f);
@@ -241,7 +242,9 @@ TEST(Faults, ShutdownEndsOpsInFlight) {
       member.group->shutdown(milliseconds{50});
       require(op->done() && op->status().fault() == Fault::closed, "op in flight");
       require(member.group->issue(all_reduce(tensor))->status().fault() == Fault::closed, "later op");
+      board.arrived = 1;
     }
+    wait_until([&] { return board.arrived.load() == 1; });
     return "";
   });
   EXPECT_EQ(processes.join(), "");

@@ -69,7 +69,9 @@ void TestJob::start_coordinator(std::uint16_t port) {
   options.port = port;
   options.job = job_name;
   options.token = token_;
-  for (std::uint32_t rank = 0; rank < members_; ++rank) options.roster.push_back({WorkerId{rank}, Slot{rank}});
+  for (std::uint32_t rank = 0; rank < members_; ++rank) {
+    options.roster.push_back({WorkerId{rank}, Slot{rank}, host_name()});
+  }
   Result<std::unique_ptr<coordinator::Server>> server =
       coordinator::Server::start(*control_, std::move(options), journal_, sink_);
   require(server.status(), "coordinator");

@@ -289,6 +289,20 @@ TEST(Kernels, MeaninglessPairsAreNamed) {
   for (const ReduceOp op : all_reductions) EXPECT_FALSE(check_reduction(DType::bytes, op).ok());
 }
 
+// Which of two NaNs wins is not ours to say (kernels.h): all alike for comparison.
+std::vector<std::uint8_t> without_nans(DType dtype, std::vector<std::uint8_t> bytes) {
+  const auto replace = [&bytes]<class T>(T) {
+    for (std::size_t at = 0; at + sizeof(T) <= bytes.size(); at += sizeof(T)) {
+      T value;
+      std::memcpy(&value, bytes.data() + at, sizeof(T));
+      if (std::isnan(value)) std::memset(bytes.data() + at, 0xff, sizeof(T));
+    }
+  };
+  if (dtype == DType::float32 || dtype == DType::complex64) replace(float{});
+  if (dtype == DType::float64 || dtype == DType::complex128) replace(double{});
+  return bytes;
+}
+
 // Every pair, every length of tail: an element's bits do not depend on its place in the range.
 TEST(Kernels, TailsAreReducedLikeBodies) {
   std::mt19937_64 random(17);
@@ -305,7 +319,8 @@ TEST(Kernels, TailsAreReducedLikeBodies) {
         std::vector<std::vector<std::uint8_t>> shorter;
         for (const auto& input : inputs) shorter.emplace_back(input.begin(), input.begin() + count * size);
         const auto part = reduced(dtype, op, shorter);
-        ASSERT_TRUE(std::equal(part.begin(), part.end(), whole.begin())) << name_of(dtype) << ' ' << name_of(op);
+        const std::vector<std::uint8_t> start(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(part.size()));
+        ASSERT_EQ(without_nans(dtype, part), without_nans(dtype, start)) << name_of(dtype) << ' ' << name_of(op);
       }
     }
   }
@@ -327,7 +342,7 @@ TEST(Kernels, AllInstructionSetsAgree) {
       for (std::int64_t rest = supported; rest != 0; rest &= rest - 1) {
         hwy::SetSupportedTargetsForTest(rest & -rest);
         hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-        ASSERT_EQ(reduced(dtype, op, inputs), best)
+        ASSERT_EQ(without_nans(dtype, reduced(dtype, op, inputs)), without_nans(dtype, best))
             << name_of(dtype) << ' ' << name_of(op) << ' ' << hwy::TargetName(rest & -rest);
       }
       hwy::SetSupportedTargetsForTest(0);
