@@ -1,0 +1,71 @@
+// Tensors as the memory of a Call: checks, element types, and contiguous stand-ins for memory that is not.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+#include "closeranks/communicator.h"
+
+namespace closeranks::torch_binding {
+
+// A tensor type without a reduction (float8, complex32, quantised ones) moves as bytes.
+DType dtype_for_moving(at::ScalarType type);
+// Throws InvalidCall naming `op` when tensors of this type cannot be reduced with `reduce`.
+DType dtype_for_reducing(at::ScalarType type, const c10d::ReduceOp& reduce, const std::string& op);
+// Throws Unsupported for PREMUL_SUM.
+ReduceOp reduce_op(const c10d::ReduceOp& reduce, const std::string& op);
+
+// One Call and what must happen around it. Built on the caller's thread before issue; the Work that owns it copies
+// back when the op has succeeded. Tensors stay alive as long as this does.
+class TensorCall {
+ public:
+  // `name` is the op in the user's words ("all_gather"), for errors.
+  TensorCall(OpKind kind, std::string name);
+
+  // Each checks the tensor (dense, on the CPU; outputs also not overlapping themselves) and throws Unsupported or
+  // InvalidCall. Memory is appended to the call's inputs or outputs in the order of the calls.
+  void add_input(const at::Tensor& tensor);
+  void add_output(const at::Tensor& tensor);
+  void add_in_place(const at::Tensor& tensor);
+  // Of `parts` equal consecutive parts of each tensor, appends part `part`, for every part in turn and every tensor
+  // within it: the layout of an all_gather or reduce_scatter of several tensors at once.
+  void add_outputs_by_part(const std::vector<at::Tensor>& tensors, std::int64_t parts);
+  void add_inputs_by_part(const std::vector<at::Tensor>& tensors, std::int64_t parts);
+  // An output nobody looks at: same shape and type as `tensor`.
+  void add_discarded_output(const at::Tensor& tensor);
+
+  // Copies stand-ins back into the tensors they stood for. Call once, after success, on any thread.
+  void copy_back();
+
+  [[nodiscard]] Call& call() { return call_; }
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] std::uint64_t input_bytes() const { return bytes_of(call_.inputs); }
+  [[nodiscard]] std::uint64_t output_bytes() const { return bytes_of(call_.outputs); }
+  // The tensors as they were given to add_input and add_in_place: what the profiler shows.
+  [[nodiscard]] const std::vector<at::Tensor>& inputs() const { return inputs_; }
+
+ private:
+  struct CopyBack {
+    at::Tensor from;
+    at::Tensor to;
+  };
+
+  void check(const at::Tensor& tensor, bool written) const;
+  at::Tensor readable(const at::Tensor& tensor);
+  at::Tensor writable(const at::Tensor& tensor, bool also_read);
+  Buffer keep(const at::Tensor& memory);
+  static void append_parts(std::vector<Buffer>& buffers, const std::vector<Buffer>& whole, std::int64_t parts);
+  static std::uint64_t bytes_of(const std::vector<Buffer>& buffers);
+
+  Call call_;
+  std::string name_;
+  std::vector<at::Tensor> inputs_;
+  std::vector<at::Tensor> kept_;
+  std::vector<CopyBack> copies_;
+};
+
+}  // namespace closeranks::torch_binding

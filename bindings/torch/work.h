@@ -1,0 +1,83 @@
+// One issued call as torch's Work: waits, future, contributors.
+//
+// A Work may stand for several ops of the core (all_to_all is made of sends and receives); it is done when all are.
+// It settles once, on whichever thread sees the last op done: copies stand-ins back, then is completed, then fires
+// hooks, then completes its future, whose callbacks run on that thread with no lock held. wait() returns after the
+// future is completed, so a caller that waited never sees a pending one.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "closeranks/communicator.h"
+#include "hooks.h"
+#include "tensors.h"
+#include "timeouts.h"
+
+namespace closeranks::torch_binding {
+
+struct WorkOptions {
+  c10d::OpType type = c10d::OpType::UNKNOWN;
+  const char* title = nullptr;           // for the profiler, "closeranks:all_reduce"
+  bool wait_follows = false;             // the caller waits at once: spares a wake-up of the engine's thread
+  std::vector<at::Tensor> results;       // value of the future
+  std::chrono::milliseconds timeout{0};  // as told to the ops; zero: the group's own
+  // Runs at settling, after success: the ops' contributors are known and the copies are made.
+  std::function<void(const Contributors&)> after_success;
+};
+
+class CloseranksWork final : public c10d::Work {
+ public:
+  // Issues every call on `communicator`, in order. Never fails: errors are raised by wait() (protocol rule 16).
+  static c10::intrusive_ptr<CloseranksWork> start(Communicator& communicator, std::vector<TensorCall> calls,
+                                                  WorkOptions options, std::shared_ptr<HookTable> hooks,
+                                                  std::shared_ptr<Timeouts> timeouts);
+  ~CloseranksWork() override = default;
+  // Use start(): an op in flight must be able to keep its Work alive.
+  CloseranksWork(int rank, std::vector<TensorCall> calls, WorkOptions options, std::shared_ptr<HookTable> hooks,
+                 std::shared_ptr<Timeouts> timeouts);
+
+  // Throws Failure. `timeout` zero: until the ops' own deadline; when the caller's own timeout passes first, the ops
+  // stay in flight and may be waited for again. Not with the GIL.
+  bool wait(std::chrono::milliseconds timeout) override;
+  // isCompleted() is the base's: true once settled; it drives nothing, the engine's thread does.
+  void synchronize() override {}
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  std::vector<at::Tensor> result() override { return options_.results; }
+  int sourceRank() const override;
+  std::uint64_t getSequencenumber() const override;
+  std::chrono::milliseconds getTimeout() const override { return options_.timeout; }
+  std::uint64_t getCompletionKey() const override { return completion_key_; }
+
+  // Slots whose input is in the result, over all ops. Throws InvalidCall while the op is in flight, and its Failure
+  // when it has failed.
+  [[nodiscard]] Contributors contributors();
+
+ private:
+  void op_done();
+  void settle();
+  void complete(const c10::intrusive_ptr<c10::ivalue::Future>& future);
+  Status outcome() const;  // of the first op that failed; precondition: all are done
+
+  WorkOptions options_;
+  std::vector<TensorCall> calls_;
+  std::vector<std::shared_ptr<Op>> ops_;
+  std::shared_ptr<HookTable> hooks_;
+  std::shared_ptr<Timeouts> timeouts_;
+  std::chrono::milliseconds ephemeral_{0};
+  const std::uint64_t completion_key_;
+  std::atomic<std::size_t> open_ops_;
+  std::atomic<bool> settled_{false};
+  Status status_;  // written before settled_
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace closeranks::torch_binding

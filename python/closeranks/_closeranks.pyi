@@ -1,0 +1,59 @@
+"""The C++ extension (bindings/torch/module.cc)."""
+
+from typing import Any
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+class Options(c10d.Backend.Options):
+    """Options of a closeranks group, for ``pg_options``.
+
+    policy: "fail" or "repair"; None: CLOSERANKS_POLICY for the world group, "fail" for any other.
+    lowest_member_is_root: for DDP's own group only (closeranks.data_parallel).
+    """
+
+    def __init__(self, policy: str | None = None, lowest_member_is_root: bool = False) -> None: ...
+    @property
+    def policy(self) -> str | None: ...
+    @property
+    def lowest_member_is_root(self) -> bool: ...
+
+class Work(c10d.Work):
+    """What an op called with async_op=True returns."""
+
+    def contributors(self) -> list[int]:
+        """Slots whose input is in the result, ascending. After wait(); raises InvalidCall before."""
+
+class FinishedOp:
+    """One finished op of a group."""
+
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def time(self) -> float:
+        """Unix time in seconds."""
+    @property
+    def contributors(self) -> list[int]: ...
+
+class Backend(c10d.Backend):
+    """One group's backend."""
+
+    @property
+    def policy(self) -> str: ...
+    def set_policy(self, policy: str) -> None: ...
+    def last_contributors(self) -> list[int]: ...
+    def present(self) -> list[int]: ...
+    def recent_ops(self) -> list[FinishedOp]: ...
+    def perform_nocolor_split(self, device: Any) -> None: ...
+
+def create_backend(
+    options: c10d._DistributedBackendOptions, settings: Options | None, world_rank: int, world_size: int
+) -> Backend: ...
+def average_over_contributors(reducer: dist.Reducer, group: dist.ProcessGroup) -> None: ...
+def job_is_coordinated() -> bool: ...
+def failure_facts(message: str) -> dict[str, Any] | None: ...
+def stop(grace_seconds: float) -> None: ...
