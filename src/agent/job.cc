@@ -576,10 +576,11 @@ int Job::run() {
   }
   const int status = verdict_.all_exited() ? verdict_.exit_status() : 1;
   if (!output_->finish(drain)) output_->say("some output was still coming and is left out");
-  report_end(status);
-  link_->stop();
+  // The coordinator first: that its agent leaves is no event any more. Nothing is emitted after the job's last one.
   server_->stop();
+  link_->stop();
   control_.stop();
+  report_end(status);
   return status;
 }
 

@@ -157,7 +157,7 @@ void TracebackFilter::show(Remembered& error, Lines& shown) {
 
 void TracebackFilter::flush_due(Time now, bool all, Lines& shown) {
   for (auto block = open_.begin(); block != open_.end();) {
-    const bool still = now - block->second.last >= quiet;
+    const bool still = now - block->second.last >= (block->second.error_seen ? quiet : patience);
     const bool long_enough = block->second.error_at.has_value() && now - *block->second.error_at >= longest;
     if (!all && !still && !long_enough) {
       ++block;
@@ -192,7 +192,7 @@ std::optional<TracebackFilter::Time> TracebackFilter::next_tick() const {
     if (!next.has_value() || time < *next) next = time;
   };
   for (const auto& [where, block] : open_) {
-    consider(block.last + quiet);
+    consider(block.last + (block.error_seen ? quiet : patience));
     if (block.error_at.has_value()) consider(*block.error_at + longest);
   }
   for (const Remembered& error : errors_) {

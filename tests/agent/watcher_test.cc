@@ -184,7 +184,9 @@ TEST(WorkerProcess, StartsWithAnEmptyStdinDefaultSignalsAndItsOwnGroup) {
   auto worker = start_worker(std::vector<std::string>{"sh", "-c", "cat; grep SigIgn /proc/self/status; echo end"}, environment);
   ASSERT_TRUE(worker.ok());
   EXPECT_EQ(::getpgid(worker.value().pid), worker.value().pid);
-  EXPECT_EQ(read_line(worker.value().output), "SigIgn:\t0000000000000000");
+  // Signals 32 and 33 are glibc's own: its posix_spawn leaves them ignored until threads need them.
+  const std::string ignored = read_line(worker.value().output);
+  EXPECT_EQ(std::stoull(ignored.substr(ignored.find('\t')), nullptr, 16) & ~0x180000000ull, 0u) << ignored;
   EXPECT_EQ(read_line(worker.value().output), "end");
   ::waitpid(worker.value().pid, nullptr, 0);
 }
