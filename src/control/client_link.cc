@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "base/deadlines.h"
+#include "base/file_descriptor.h"
 #include "base/log.h"
 #include "control/connection.h"
 
@@ -80,9 +81,10 @@ class ClientLink::Machine : public std::enable_shared_from_this<ClientLink::Mach
   void drain_inbox();
   // After every change of what waits: lets send() know how much that is.
   void recount();
-  // The attempt or the connection is over: tell, and try again later.
+  // The attempt or the connection (which has ended then) is over: tell, and try again later.
   void failed(Status why);
   void pause();
+  void drop_connecting();
   [[nodiscard]] std::string peer() const { return "the coordinator at " + options_.coordinator; }
   [[nodiscard]] std::string self() const { return describe(options_.claim); }
 
@@ -154,7 +156,10 @@ void ClientLink::Machine::resolved(const std::error_code& error, asio::ip::tcp::
 void ClientLink::Machine::open(const asio::ip::tcp::endpoint& endpoint, std::vector<asio::ip::tcp::endpoint> others) {
   Result<asio::ip::tcp::socket> made = make_socket(thread_.context(), endpoint.protocol());
   if (!made.ok()) return failed(made.status());
+  drop_connecting();
   connecting_ = std::make_shared<asio::ip::tcp::socket>(std::move(made.value()));
+  // A data loader forked at this moment must not keep it (protocol rule 24).
+  close_in_fork_child(connecting_->native_handle());
   connecting_->async_connect(endpoint, [self = shared_from_this(), attempt = attempt_, socket = connecting_,
                                         others = std::move(others)](const std::error_code& error) mutable {
     if (attempt != self->attempt_ || self->phase_ != Phase::connecting) return;
@@ -174,6 +179,7 @@ void ClientLink::Machine::opened(asio::ip::tcp::socket socket) {
   // A socket of the same host can connect to itself when nobody listens and the kernel picks the very port as source.
   std::error_code error;
   if (socket.local_endpoint(error) == socket.remote_endpoint(error)) {
+    keep_in_fork_child(socket.native_handle());
     return failed(Status(Fault::system, Move::retry, peer() + " is not there: nobody listens on that port"));
   }
   prepare_socket(socket);
@@ -201,7 +207,7 @@ void ClientLink::Machine::frame(const FrameHeader& header, std::span<const std::
       return on_answer(header, body);
     case Phase::up: {
       Status status = options_.frame(header.kind, body);
-      if (!status.ok()) failed(Status(Fault::refused, Move::retry, peer() + " sent " + status.message()));
+      if (!status.ok()) connection_->fail(Status(Fault::refused, Move::retry, peer() + " sent " + status.message()));
       return;
     }
     case Phase::idle:
@@ -304,7 +310,7 @@ void ClientLink::Machine::recount() {
 void ClientLink::Machine::failed(Status why) {
   if (phase_ == Phase::stopped || phase_ == Phase::finishing) return;
   const bool was_up = phase_ == Phase::up;
-  if (connection_) {
+  if (was_up) {
     // Frames that the lost connection had not written go first over the next one.
     std::deque<std::string> kept = connection_->take_kept();
     for (auto frame = kept.rbegin(); frame != kept.rend(); ++frame) waiting_.push_front(std::move(*frame));
@@ -329,15 +335,19 @@ void ClientLink::Machine::pause() {
   resolver_.cancel();
   if (connection_) connection_->close();
   connection_.reset();
-  if (connecting_) {
-    std::error_code ignored;
-    connecting_->close(ignored);
-    connecting_.reset();
-  }
+  drop_connecting();
   retry_.expires_after(deadlines::reconnect);
   retry_.async_wait([self = shared_from_this()](const std::error_code& error) {
     if (!error && self->phase_ == Phase::pausing) self->connect();
   });
+}
+
+void ClientLink::Machine::drop_connecting() {
+  if (!connecting_) return;
+  if (connecting_->is_open()) keep_in_fork_child(connecting_->native_handle());
+  std::error_code ignored;
+  connecting_->close(ignored);
+  connecting_.reset();
 }
 
 void ClientLink::Machine::finish(std::chrono::milliseconds grace) {
@@ -375,11 +385,7 @@ void ClientLink::Machine::stop_now() {
   resolver_.cancel();
   if (connection_) connection_->close();
   connection_.reset();
-  if (connecting_) {
-    std::error_code ignored;
-    connecting_->close(ignored);
-    connecting_.reset();
-  }
+  drop_connecting();
 }
 
 void ClientLink::Machine::wait_finished(std::chrono::milliseconds grace) {

@@ -158,6 +158,7 @@ void Connection::wrote(const std::error_code& error) {
 }
 
 std::deque<std::string> Connection::take_kept() {
+  CR_ASSERT(state_ == State::closed && !writing_);
   std::deque<std::string> kept;
   for (Outgoing& outgoing : queue_) {
     if (outgoing.keep) kept.push_back(std::move(outgoing.bytes));
@@ -192,6 +193,12 @@ void Connection::close() {
   // The events may own whoever calls; let go of them from the event loop, and not before a write has told its outcome.
   asio::post(socket_.get_executor(), [self = shared_from_this()] {
     if (!self->writing_ && !self->ended_) self->events_.reset();
+  });
+}
+
+void Connection::fail(Status why) {
+  asio::post(socket_.get_executor(), [self = shared_from_this(), reason = std::move(why)] {
+    if (self->state_ == State::open) self->end(reason);
   });
 }
 

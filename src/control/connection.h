@@ -62,6 +62,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Ignored unless open().
   void write(std::string frame, bool keep = false);
   [[nodiscard]] std::size_t queued_bytes() const { return queued_bytes_; }
+  // Precondition: `closed` has been or is being reported.
   std::deque<std::string> take_kept();
 
   // Writes what is queued, tells the peer that no more comes, drops what it still sends, and closes when it closes too
@@ -70,6 +71,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void finish(std::chrono::milliseconds linger, std::function<void()> done = {});
   // At once.
   void close();
+  // As if the connection had broken: `closed` is told `why`, from the event loop.
+  void fail(Status why);
 
  private:
   enum class State { fresh, open, finishing, closed };

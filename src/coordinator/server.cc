@@ -328,13 +328,14 @@ void Server::State::gone(WorkerId worker, const std::string& why) {
 }
 
 void Server::State::gone(const std::string& host, const std::string& why) {
+  // At the end of a job agents leave too; while workers of theirs live it is worth a line.
   bool workers_left = false;
   for (const membership::Member& member : machine->roster().members()) {
     const bool lives = member.life == membership::Life::running || member.life == membership::Life::suspected;
     workers_left |= lives && member.host == host;
   }
   const std::string text = "the coordinator lost the agent of host " + host + ": " + why;
-  if (workers_left) {
+  if (workers_left && !machine->ended()) {
     log::warning(text + "; deaths there are noticed when it is back");
   } else {
     log::debug(text);

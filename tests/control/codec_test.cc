@@ -345,7 +345,8 @@ void expect_documented(const Message& message) {
   const std::string name(name_of(parts.kind));
   const std::string row = row_of(name);
   const auto* first = reinterpret_cast<const std::uint8_t*>(parts.body.data());
-  for (const auto& [key, value] : nlohmann::json::from_cbor(first, first + parts.body.size()).items()) {
+  const auto object = nlohmann::json::from_cbor(first, first + parts.body.size());
+  for (const auto& [key, value] : object.items()) {
     EXPECT_THAT(row, testing::ContainsRegex("[ ,]" + key + "[:, ]")) << name;
   }
   EXPECT_THAT(row_of(std::to_string(static_cast<unsigned>(parts.kind))), HasSubstr("| " + name + " |"));
