@@ -126,7 +126,7 @@ class Coordinator {
   void suspect(Member& member, const std::string& reason, Time now);
   void ask_for_fence(Member& member, Time now);
   void process_ended(Member& member, const EndStatus& status);
-  void must_go(Member& member);
+  void condemn(Member& member);
   void check_fences(Time now);
 
   // view_change.cc

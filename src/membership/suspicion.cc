@@ -22,7 +22,7 @@ void Coordinator::on_suspicion(const Suspicion& suspicion, const Member& from, T
       suspected->suspected_because = reason;
       emit(EventKind::worker_suspected, suspected, reason);
     }
-    must_go(*suspected);
+    condemn(*suspected);
   }
 }
 
@@ -89,11 +89,11 @@ void Coordinator::process_ended(Member& member, const EndStatus& status) {
       member.suspected_because = end.reason;
       emit(EventKind::worker_suspected, &member, end.reason);
     }
-    must_go(member);
+    condemn(member);
   }
 }
 
-void Coordinator::must_go(Member& member) {
+void Coordinator::condemn(Member& member) {
   member.life = Life::gone;
   member.must_go = true;
   emit(EventKind::worker_fenced, &member, member.end.reason.empty() ? "said goodbye before" : member.end.reason);

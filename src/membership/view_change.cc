@@ -150,7 +150,8 @@ void Coordinator::install() {
   }
   install.excluded = excluded_;
   effects_.journal.emplace_back(ViewDecided{view_, excluded_});
-  emit(EventKind::view_installed, nullptr, std::to_string(install.groups.size()) + " groups resolved");
+  emit(EventKind::view_installed, nullptr,
+       std::to_string(install.groups.size()) + (install.groups.size() == 1 ? " group" : " groups") + " resolved");
   effects_.events.back().present = roster_.present_slots();
   for (const Member& member : roster_.members()) {
     if (must_answer(member) && member.connected) send(member.worker, install);
