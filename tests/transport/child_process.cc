@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 
+#if defined(__SANITIZE_THREAD__)
+// Children of these tests start threads of their own, whatever the parent had running when it forked.
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+#endif
+
 namespace closeranks::transport {
 
 std::size_t open_descriptors() {

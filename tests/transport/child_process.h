@@ -98,6 +98,9 @@ inline bool eventually(const std::function<bool()>& condition, std::chrono::mill
   return true;
 }
 
+// For what is a matter of time on a busy machine: `attempt` must succeed once in three times.
+inline bool once_in_three(const std::function<bool()>& attempt) { return attempt() || attempt() || attempt(); }
+
 // Descriptors this process has open.
 std::size_t open_descriptors();
 
