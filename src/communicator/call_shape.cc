@@ -17,8 +17,8 @@ std::string bytes_of(std::uint64_t bytes) { return std::to_string(bytes) + " byt
 // `actual` bytes of input or output must be `expected`.
 Status expect(const Call& call, const char* what, std::uint64_t actual, std::uint64_t expected, const char* because) {
   if (actual == expected) return {};
-  return wrong(call, std::string(what) + " has " + bytes_of(actual) + ", expected " + bytes_of(expected) + " (" +
-                         because + ")");
+  return wrong(
+      call, std::string(what) + " has " + bytes_of(actual) + ", expected " + bytes_of(expected) + " (" + because + ")");
 }
 
 bool null_memory(const std::vector<Buffer>& buffers) {
@@ -90,17 +90,19 @@ std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
 
 bool is_reduction(OpKind kind) { return kind == OpKind::all_reduce || kind == OpKind::reduce_scatter; }
 
-bool is_rooted(OpKind kind) {
-  return kind == OpKind::broadcast || kind == OpKind::gather || kind == OpKind::scatter;
-}
+bool is_rooted(OpKind kind) { return kind == OpKind::broadcast || kind == OpKind::gather || kind == OpKind::scatter; }
 
 bool gives_input(OpKind kind, Rank root, const GroupFacts& group) {
   switch (kind) {
     case OpKind::barrier:
-    case OpKind::recv: return false;
-    case OpKind::broadcast: return group.lowest_member_is_root || root == group.self;
-    case OpKind::scatter: return root == group.self;
-    default: return true;
+    case OpKind::recv:
+      return false;
+    case OpKind::broadcast:
+      return group.lowest_member_is_root || root == group.self;
+    case OpKind::scatter:
+      return root == group.self;
+    default:
+      return true;
   }
 }
 

@@ -26,9 +26,9 @@ EngineCore::EngineCore(EngineOptions options) : options_(std::move(options)) {}
 
 Result<std::shared_ptr<EngineCore>> EngineCore::start(EngineOptions options) {
   if (options.slot.value() >= options.slots) {
-    return Status(Fault::invalid_argument, Move::fix_call,
-                  "slot " + std::to_string(options.slot.value()) + " is not one of the job's " +
-                      std::to_string(options.slots));
+    return Status(
+        Fault::invalid_argument, Move::fix_call,
+        "slot " + std::to_string(options.slot.value()) + " is not one of the job's " + std::to_string(options.slots));
   }
   if (options.coordinator.empty()) options.worker = WorkerId{options.slot.value()};
   auto core = std::make_shared<EngineCore>(std::move(options));
@@ -85,8 +85,13 @@ Result<std::shared_ptr<Group>> EngineCore::create_group(GroupOptions options, co
   }
   const auto self = std::find(options.members.begin(), options.members.end(), options_.slot);
   const Rank rank{static_cast<std::uint32_t>(self - options.members.begin())};
-  const GroupKey key = group_key(options.name, options.members);
+  const GroupKey family = group_key(options.name, options.members, 0);
   const std::chrono::milliseconds timeout = options.timeout;
+  GroupKey key;
+  {
+    const std::lock_guard lock(lock_);
+    key = group_key(options.name, options.members, groups_made_[family]);
+  }
   Result<std::shared_ptr<Group>> made = make_group(std::move(options), key, rank);
   if (!made.ok()) return made;
   const std::shared_ptr<Group>& group = made.value();
@@ -100,6 +105,8 @@ Result<std::shared_ptr<Group>> EngineCore::create_group(GroupOptions options, co
   const Status added = change([&]() -> Status {
     if (ended_) return *ended_;
     add_group(group);
+    // Only those that came about count: a member that has waited for the others in vain may try again.
+    ++groups_made_[family];
     return {};
   });
   if (!added.ok()) return added;
@@ -114,7 +121,10 @@ Result<std::shared_ptr<Group>> EngineCore::make_group(GroupOptions options, Grou
   {
     const std::lock_guard lock(lock_);
     if (ended_) return *ended_;
-    if (std::any_of(groups_.begin(), groups_.end(), [key](const auto& group) { return group->key() == key; })) {
+    const auto same = [&options](const auto& group) {
+      return group->options().name == options.name && group->options().members == options.members;
+    };
+    if (std::any_of(groups_.begin(), groups_.end(), same)) {
       return wrong_group(options, "it exists already in this process, with the same members");
     }
   }

@@ -129,6 +129,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   DriveLock lock_;
   // Under the drive lock.
   std::vector<std::shared_ptr<Group>> groups_;
+  std::map<GroupKey, std::uint32_t> groups_made_;  // by key of the first of a name and members
   std::map<WorkerId, std::shared_ptr<Peer>> peers_;
   std::vector<std::shared_ptr<Peer>> former_peers_;  // sleepers may still hold pointers to their lives
   std::vector<std::shared_ptr<Operation>> finished_;
@@ -148,8 +149,8 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
 
   std::mutex joined_mutex_;
   std::condition_variable joined_;
-  bool has_joined_ = false;      // under joined_mutex_
-  Status join_failure_;          // under joined_mutex_
+  bool has_joined_ = false;  // under joined_mutex_
+  Status join_failure_;      // under joined_mutex_
 
   std::mutex stop_mutex_;
   bool stopped_ = false;  // under stop_mutex_

@@ -266,9 +266,8 @@ void EngineCore::repaired(membership::OpRepaired event) {
 }
 
 void EngineCore::suspect(const Peer& peer, std::string reason) {
-  control_->post([this, worker = peer.worker, reason = std::move(reason)] {
-    carry_out(machine_->suspect(worker, reason, true));
-  });
+  control_->post(
+      [this, worker = peer.worker, reason = std::move(reason)] { carry_out(machine_->suspect(worker, reason, true)); });
 }
 
 }  // namespace closeranks::communicator

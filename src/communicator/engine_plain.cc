@@ -34,7 +34,8 @@ Status missing_members(const Group& group, const std::string& who, const Status&
   std::snprintf(waited.data(), waited.size(), "%.1f s", static_cast<double>(timeout.count()) / 1000.0);
   Status status(Fault::timeout, Move::retry,
                 who + " has not joined group '" + group.options().name + "' within " + waited.data() +
-                    ". Start the missing processes, or raise the group's timeout (last answer: " + last.message() + ")");
+                    ". Start the missing processes, or raise the group's timeout (last answer: " + last.message() +
+                    ")");
   status.group = group.options().name;
   return status;
 }

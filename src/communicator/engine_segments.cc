@@ -73,9 +73,9 @@ void EngineCore::fetch_segment_of(const std::shared_ptr<Group>& group, Rank rank
     if (!still) return;
     Status failed = descriptor.status();
     if (failed.ok()) {
-      auto segment = transport::Segment::attach(
-          std::move(descriptor.value()), {options_.job, still->key(), "", peer->worker, peer->slot, rank},
-          segment_shape(still->members().size()));
+      auto segment = transport::Segment::attach(std::move(descriptor.value()),
+                                                {options_.job, still->key(), "", peer->worker, peer->slot, rank},
+                                                segment_shape(still->members().size()));
       failed = segment.status();
       if (segment.ok()) {
         change([&] {

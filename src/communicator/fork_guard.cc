@@ -24,9 +24,10 @@ ForkGuard::ForkGuard() {
 bool ForkGuard::in_child() const { return generation.load(std::memory_order_relaxed) != generation_; }
 
 Status ForkGuard::status() {
-  return {Fault::closed, Move::give_up,
-          "this process is a fork of a closeranks worker: collectives belong to the worker itself. Start processes that "
-          "communicate with spawn, or before the process group is made"};
+  return {
+      Fault::closed, Move::give_up,
+      "this process is a fork of a closeranks worker: collectives belong to the worker itself. Start processes that "
+      "communicate with spawn, or before the process group is made"};
 }
 
 }  // namespace closeranks::communicator

@@ -128,9 +128,8 @@ bool Group::enter_next() {
   entry.sequence = machine_.next_sequence();
   entry.operation = operation;
   entry.piece = operation->shape().piece(operation->pieces_entered);
-  entry.plan =
-      algorithm::make_plan(call.kind, call.dtype, call.reduce, is_rooted(call.kind) ? call.root : Rank{0},
-                           entry.piece.bytes, members_.size());
+  entry.plan = algorithm::make_plan(call.kind, call.dtype, call.reduce, is_rooted(call.kind) ? call.root : Rank{0},
+                                    entry.piece.bytes, members_.size());
   CR_ASSERT(entry.plan.blocks() <= members_.own().shape().max_blocks);
   if (!entry.plan.inlined && !stage(entry)) return false;
 
@@ -254,10 +253,11 @@ void Group::finish(const std::shared_ptr<Operation>& operation, Rank source) {
   if (operation->status().ok()) {
     last_contributors_ = operation->contributors();
     if (recent_.size() == remembered_ops) recent_.pop_front();
-    recent_.push_back({operation->sequence(), operation->call().kind, operation->shape().unit_bytes, unix_ns(),
-                       last_contributors_});
+    recent_.push_back(
+        {operation->sequence(), operation->call().kind, operation->shape().unit_bytes, unix_ns(), last_contributors_});
     if (operation->repaired && host_.coordinated()) {
-      const std::uint64_t taken_over = machine_.blocks_taken_over() - std::exchange(taken_over_before_, machine_.blocks_taken_over());
+      const std::uint64_t taken_over =
+          machine_.blocks_taken_over() - std::exchange(taken_over_before_, machine_.blocks_taken_over());
       host_.repaired({host_.engine_options().worker, options_.name, operation->sequence(), describe_op(*operation),
                       last_contributors_.slots, static_cast<std::uint32_t>(taken_over)});
     }

@@ -128,7 +128,8 @@ class Group {
   bool copy_block(const algorithm::Action& action);
   bool combine(const algorithm::Action& action);
   void decide(const algorithm::Action& action);
-  [[nodiscard]] std::byte* region(Rank member, std::uint64_t sequence, bool output, const algorithm::Range& range) const;
+  [[nodiscard]] std::byte* region(Rank member, std::uint64_t sequence, bool output,
+                                  const algorithm::Range& range) const;
 
   // group_faults.cc
   [[nodiscard]] std::vector<Rank> waiting_for() const;
@@ -147,11 +148,11 @@ class Group {
   RegionAllocator region_;
   std::optional<Status> broken_;
 
-  std::uint64_t next_sequence_ = 0;                    // of the next op's first entry
-  std::deque<std::shared_ptr<Operation>> queue_;       // not all pieces entered
-  std::deque<InFlight> entries_;                       // entered, not complete; ascending, without gaps
+  std::uint64_t next_sequence_ = 0;               // of the next op's first entry
+  std::deque<std::shared_ptr<Operation>> queue_;  // not all pieces entered
+  std::deque<InFlight> entries_;                  // entered, not complete; ascending, without gaps
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> transfers_;  // by PointToPoint id
-  std::vector<bool> lost_;  // by rank: look_for_deaths() has acted on it
+  std::vector<bool> lost_;                 // by rank: look_for_deaths() has acted on it
   std::vector<const std::byte*> sources_;  // of the action in work; kept for its memory
   std::optional<Status> entry_failure_;    // of the last entry that failed
   bool ring_pending_ = false;

@@ -14,18 +14,29 @@ using algorithm::Action;
 void Group::perform(const Action& action) {
   bool sound = true;
   switch (action.kind) {
-    case Action::Kind::none: return;
-    case Action::Kind::reduce_block: sound = reduce_block(action); break;
-    case Action::Kind::copy_block: sound = copy_block(action); break;
-    case Action::Kind::combine_inline: sound = combine(action); break;
+    case Action::Kind::none:
+      return;
+    case Action::Kind::reduce_block:
+      sound = reduce_block(action);
+      break;
+    case Action::Kind::copy_block:
+      sound = copy_block(action);
+      break;
+    case Action::Kind::combine_inline:
+      sound = combine(action);
+      break;
     case Action::Kind::publish_block:
       members_.own().block_word(action.sequence, action.block).store(action.word.pack(), std::memory_order_release);
       // Final before any byte of a tensor; distributed before the next block's bytes in the scratch.
       std::atomic_thread_fence(std::memory_order_seq_cst);
       ring_pending_ = ring_pending_ || action.word.state == algorithm::BlockState::distributed;
       break;
-    case Action::Kind::decide: decide(action); break;
-    case Action::Kind::complete: leave(action); break;
+    case Action::Kind::decide:
+      decide(action);
+      break;
+    case Action::Kind::complete:
+      leave(action);
+      break;
     case Action::Kind::publish_completed:
       members_.own().completed().store(action.sequence + 1, std::memory_order_release);
       ring_pending_ = true;

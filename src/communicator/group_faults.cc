@@ -31,8 +31,7 @@ std::vector<Rank> Group::waiting_for() const {
   };
   if (!entries_.empty() || !queue_.empty()) {
     const bool connecting = machine_.next_sequence() == 0;
-    const std::vector<Rank> missing =
-        connecting ? members_.not_connected(machine_.present()) : std::vector<Rank>{};
+    const std::vector<Rank> missing = connecting ? members_.not_connected(machine_.present()) : std::vector<Rank>{};
     add(missing.empty() ? machine_.waiting_for(members_) : missing);
   }
   if (!transfers_.empty()) add(point_to_point_.waiting_for());
@@ -138,8 +137,8 @@ Status Group::timed_out(const Operation& operation, Clock::time_point now) const
     text = members_.names(waiting) + " has not joined group '" + options_.name + "', " + op + " waits for it" + waited;
   } else {
     const std::uint64_t lowest = entries_.empty() ? operation.sequence() : entries_.front().sequence;
-    const bool entered = std::all_of(waiting.begin(), waiting.end(),
-                                     [&](Rank rank) { return members_.entered(rank) > lowest; });
+    const bool entered =
+        std::all_of(waiting.begin(), waiting.end(), [&](Rank rank) { return members_.entered(rank) > lowest; });
     text = members_.names(waiting) + (entered ? " has not finished its part of " : " has not entered ") + op + where +
            waited;
   }
@@ -218,8 +217,9 @@ Status Group::peer_lost_status(Rank culprit, const std::string& op) const {
                   "(closeranks.set_policy)"
                 : "cannot be finished. Start again without it";
   } else {
-    text += "needs it. Use closeranks.data_parallel, whose own broadcasts take the lowest present slot as root, or "
-            "choose a present root";
+    text +=
+        "needs it. Use closeranks.data_parallel, whose own broadcasts take the lowest present slot as root, or "
+        "choose a present root";
   }
   Status status(Fault::peer_lost, Move::repair_group, text);
   status.slot = members_.slot(culprit);

@@ -1,7 +1,6 @@
 // Members coming and going: connections, freeze and install, and the group's policy.
 #include <algorithm>
 
-
 #include "communicator/group.h"
 #include "membership/worker.h"
 

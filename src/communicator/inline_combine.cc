@@ -37,17 +37,24 @@ void combine_inline(const algorithm::EntryPlan& plan, const algorithm::RankSet& 
     }
   };
   switch (plan.kind) {
-    case OpKind::barrier: return;
-    case OpKind::all_reduce: return reduce_from(0);
-    case OpKind::reduce_scatter: return reduce_from(self.value() * unit);
-    case OpKind::broadcast: return copy_to(outputs, 0, payloads[root.value()], unit);
-    case OpKind::scatter: return copy_to(outputs, 0, payloads[root.value()] + self.value() * unit, unit);
-    case OpKind::all_gather: return collect();
+    case OpKind::barrier:
+      return;
+    case OpKind::all_reduce:
+      return reduce_from(0);
+    case OpKind::reduce_scatter:
+      return reduce_from(self.value() * unit);
+    case OpKind::broadcast:
+      return copy_to(outputs, 0, payloads[root.value()], unit);
+    case OpKind::scatter:
+      return copy_to(outputs, 0, payloads[root.value()] + self.value() * unit, unit);
+    case OpKind::all_gather:
+      return collect();
     case OpKind::gather:
       if (self == root) collect();
       return;
     case OpKind::send:
-    case OpKind::recv: break;
+    case OpKind::recv:
+      break;
   }
   CR_ASSERT(!"a kind that is never inlined");
 }

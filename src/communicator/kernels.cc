@@ -51,13 +51,21 @@ Status check_reduction(DType dtype, ReduceOp reduce) {
   bool meaningful = true;
   switch (reduce) {
     case ReduceOp::sum:
-    case ReduceOp::product: meaningful = dtype != DType::bytes; break;
-    case ReduceOp::avg: meaningful = dtype != DType::bytes && dtype != DType::boolean; break;
+    case ReduceOp::product:
+      meaningful = dtype != DType::bytes;
+      break;
+    case ReduceOp::avg:
+      meaningful = dtype != DType::bytes && dtype != DType::boolean;
+      break;
     case ReduceOp::min:
-    case ReduceOp::max: meaningful = dtype != DType::bytes && !is_complex(dtype); break;
+    case ReduceOp::max:
+      meaningful = dtype != DType::bytes && !is_complex(dtype);
+      break;
     case ReduceOp::band:
     case ReduceOp::bor:
-    case ReduceOp::bxor: meaningful = dtype != DType::bytes && !is_complex(dtype) && !is_floating(dtype); break;
+    case ReduceOp::bxor:
+      meaningful = dtype != DType::bytes && !is_complex(dtype) && !is_floating(dtype);
+      break;
   }
   if (meaningful) return {};
   return {Fault::invalid_argument, Move::fix_call,

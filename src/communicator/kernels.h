@@ -1,8 +1,8 @@
 // Reductions over one range of several members' inputs: the arithmetic of all_reduce and reduce_scatter.
 //
-// The result is a pure function of the sources and their order, bit for bit (NaNs aside, see below), on every thread and
-// instruction set: it does not depend on the thread's rounding or flush-to-zero mode, and a vector's tail goes through
-// the same instructions as its body.
+// The result is a pure function of the sources and their order, bit for bit (NaNs aside, see below), on every thread
+// and instruction set: it does not depend on the thread's rounding or flush-to-zero mode, and a vector's tail goes
+// through the same instructions as its body.
 #pragma once
 
 #include <cstddef>

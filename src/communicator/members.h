@@ -19,8 +19,8 @@ class Members final : public algorithm::Words {
  public:
   // How error texts name members.
   struct Naming {
-    std::string member_word;     // EngineOptions::member_word
-    bool names_workers = true;   // a plain job's worker numbers say nothing beyond the rank
+    std::string member_word;    // EngineOptions::member_word
+    bool names_workers = true;  // a plain job's worker numbers say nothing beyond the rank
     WorkerId self_worker;
   };
 

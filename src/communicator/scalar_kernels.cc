@@ -38,7 +38,8 @@ void columns(const std::byte* const* sources, std::size_t source_count, std::byt
   }
 }
 
-// Sums wrap around in unsigned arithmetic: signed overflow is undefined in C++, and two's complement gives the same bits.
+// Sums wrap around in unsigned arithmetic: signed overflow is undefined in C++, and two's complement gives the same
+// bits.
 template <class Element>
 void integers(ReduceOp reduce, const std::byte* const* sources, std::size_t source_count, std::byte* destination,
               std::size_t bytes) {
@@ -58,7 +59,9 @@ void integers(ReduceOp reduce, const std::byte* const* sources, std::size_t sour
     case ReduceOp::avg:
       return columns<Element, Mean>(
           sources, source_count, destination, bytes,
-          [](Mean a, Mean b) { return static_cast<Mean>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b)); },
+          [](Mean a, Mean b) {
+            return static_cast<Mean>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+          },
           [source_count](Mean sum) { return static_cast<Element>(sum / static_cast<Mean>(source_count)); });
     case ReduceOp::min:
       return columns<Element, Element>(
@@ -68,16 +71,16 @@ void integers(ReduceOp reduce, const std::byte* const* sources, std::size_t sour
           sources, source_count, destination, bytes, [](Element a, Element b) { return a < b ? b : a; }, same);
     case ReduceOp::band:
       return columns<Element, Element>(
-          sources, source_count, destination, bytes,
-          [](Element a, Element b) { return static_cast<Element>(a & b); }, same);
+          sources, source_count, destination, bytes, [](Element a, Element b) { return static_cast<Element>(a & b); },
+          same);
     case ReduceOp::bor:
       return columns<Element, Element>(
-          sources, source_count, destination, bytes,
-          [](Element a, Element b) { return static_cast<Element>(a | b); }, same);
+          sources, source_count, destination, bytes, [](Element a, Element b) { return static_cast<Element>(a | b); },
+          same);
     case ReduceOp::bxor:
       return columns<Element, Element>(
-          sources, source_count, destination, bytes,
-          [](Element a, Element b) { return static_cast<Element>(a ^ b); }, same);
+          sources, source_count, destination, bytes, [](Element a, Element b) { return static_cast<Element>(a ^ b); },
+          same);
   }
 }
 
@@ -102,7 +105,8 @@ void booleans(ReduceOp reduce, const std::byte* const* sources, std::size_t sour
       return columns<std::uint8_t, std::uint8_t>(
           sources, source_count, destination, bytes,
           [](std::uint8_t a, std::uint8_t b) { return static_cast<std::uint8_t>((a != 0) ^ (b != 0)); }, truth);
-    case ReduceOp::avg: break;
+    case ReduceOp::avg:
+      break;
   }
   CR_ASSERT(!"a mean of truth values passed check_reduction");
 }
@@ -115,7 +119,8 @@ void complexes(ReduceOp reduce, const std::byte* const* sources, std::size_t sou
   const auto same = [](Number value) { return value; };
   const auto add = [](Number a, Number b) { return Number{a.real + b.real, a.imaginary + b.imaginary}; };
   switch (reduce) {
-    case ReduceOp::sum: return columns<Number, Number>(sources, source_count, destination, bytes, add, same);
+    case ReduceOp::sum:
+      return columns<Number, Number>(sources, source_count, destination, bytes, add, same);
     case ReduceOp::avg: {
       const auto divisor = static_cast<Real>(source_count);
       return columns<Number, Number>(sources, source_count, destination, bytes, add, [divisor](Number sum) {
@@ -129,7 +134,8 @@ void complexes(ReduceOp reduce, const std::byte* const* sources, std::size_t sou
             return Number{a.real * b.real - a.imaginary * b.imaginary, a.real * b.imaginary + a.imaginary * b.real};
           },
           same);
-    default: break;
+    default:
+      break;
   }
   CR_ASSERT(!"an op that complex numbers lack passed check_reduction");
 }
@@ -140,22 +146,34 @@ void reduce_without_vectors(DType dtype, ReduceOp reduce, const std::byte* const
                             std::byte* destination, std::size_t bytes) {
   const auto run = [&](auto kernel) { kernel(reduce, sources, source_count, destination, bytes); };
   switch (dtype) {
-    case DType::boolean: return run(booleans);
-    case DType::int8: return run(integers<std::int8_t>);
-    case DType::uint8: return run(integers<std::uint8_t>);
-    case DType::int16: return run(integers<std::int16_t>);
-    case DType::uint16: return run(integers<std::uint16_t>);
-    case DType::int32: return run(integers<std::int32_t>);
-    case DType::uint32: return run(integers<std::uint32_t>);
-    case DType::int64: return run(integers<std::int64_t>);
-    case DType::uint64: return run(integers<std::uint64_t>);
-    case DType::complex64: return run(complexes<float>);
-    case DType::complex128: return run(complexes<double>);
+    case DType::boolean:
+      return run(booleans);
+    case DType::int8:
+      return run(integers<std::int8_t>);
+    case DType::uint8:
+      return run(integers<std::uint8_t>);
+    case DType::int16:
+      return run(integers<std::int16_t>);
+    case DType::uint16:
+      return run(integers<std::uint16_t>);
+    case DType::int32:
+      return run(integers<std::int32_t>);
+    case DType::uint32:
+      return run(integers<std::uint32_t>);
+    case DType::int64:
+      return run(integers<std::int64_t>);
+    case DType::uint64:
+      return run(integers<std::uint64_t>);
+    case DType::complex64:
+      return run(complexes<float>);
+    case DType::complex128:
+      return run(complexes<double>);
     case DType::float16:
     case DType::bfloat16:
     case DType::float32:
     case DType::float64:
-    case DType::bytes: break;
+    case DType::bytes:
+      break;
   }
   CR_ASSERT(!"a dtype without scalar code reached reduce_without_vectors");
 }

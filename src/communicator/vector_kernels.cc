@@ -84,8 +84,8 @@ struct Ieee {
     const auto subnormal =
         hn::Sub(hn::BitCast(bits, hn::Add(hn::BitCast(tag, magnitude), hn::BitCast(tag, half))), half);
     const auto size = hn::BitCast(tag, magnitude);  // not negative: float order is bit order
-    auto result = hn::IfThenElse(
-        hn::RebindMask(bits, hn::Lt(size, hn::BitCast(tag, hn::Set(bits, 113u << 23)))), subnormal, normal);
+    auto result = hn::IfThenElse(hn::RebindMask(bits, hn::Lt(size, hn::BitCast(tag, hn::Set(bits, 113u << 23)))),
+                                 subnormal, normal);
     result = hn::IfThenElse(hn::RebindMask(bits, hn::Ge(size, hn::Set(tag, 65536.0f))), hn::Set(bits, 0x7c00), result);
     result = hn::Or(result, hn::ShiftRight<16>(sign));
     result = hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(value)), hn::Set(bits, 0x7e00), result);
@@ -198,14 +198,23 @@ template <class Memory>
 bool floats(ReduceOp reduce, const std::byte* const* sources, std::size_t source_count, std::byte* destination,
             std::size_t bytes) {
   switch (reduce) {
-    case ReduceOp::sum: columns<Memory>(sources, source_count, destination, bytes, Sum(), Keep()); return true;
+    case ReduceOp::sum:
+      columns<Memory>(sources, source_count, destination, bytes, Sum(), Keep());
+      return true;
     case ReduceOp::avg:
       columns<Memory>(sources, source_count, destination, bytes, Sum(), Divide{static_cast<double>(source_count)});
       return true;
-    case ReduceOp::product: columns<Memory>(sources, source_count, destination, bytes, Product(), Keep()); return true;
-    case ReduceOp::min: columns<Memory>(sources, source_count, destination, bytes, FloatMin(), Keep()); return true;
-    case ReduceOp::max: columns<Memory>(sources, source_count, destination, bytes, FloatMax(), Keep()); return true;
-    default: return false;
+    case ReduceOp::product:
+      columns<Memory>(sources, source_count, destination, bytes, Product(), Keep());
+      return true;
+    case ReduceOp::min:
+      columns<Memory>(sources, source_count, destination, bytes, FloatMin(), Keep());
+      return true;
+    case ReduceOp::max:
+      columns<Memory>(sources, source_count, destination, bytes, FloatMax(), Keep());
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -214,23 +223,37 @@ bool integers(ReduceOp reduce, const std::byte* const* sources, std::size_t sour
               std::size_t bytes) {
   using Memory = Native<T>;
   switch (reduce) {
-    case ReduceOp::sum: columns<Memory>(sources, source_count, destination, bytes, Sum(), Keep()); return true;
-    case ReduceOp::min: columns<Memory>(sources, source_count, destination, bytes, IntegerMin(), Keep()); return true;
-    case ReduceOp::max: columns<Memory>(sources, source_count, destination, bytes, IntegerMax(), Keep()); return true;
-    default: return false;
+    case ReduceOp::sum:
+      columns<Memory>(sources, source_count, destination, bytes, Sum(), Keep());
+      return true;
+    case ReduceOp::min:
+      columns<Memory>(sources, source_count, destination, bytes, IntegerMin(), Keep());
+      return true;
+    case ReduceOp::max:
+      columns<Memory>(sources, source_count, destination, bytes, IntegerMax(), Keep());
+      return true;
+    default:
+      return false;
   }
 }
 
 bool reduce_here(DType dtype, ReduceOp reduce, const std::byte* const* sources, std::size_t source_count,
                  std::byte* destination, std::size_t bytes) {
   switch (dtype) {
-    case DType::float32: return floats<Native<float>>(reduce, sources, source_count, destination, bytes);
-    case DType::float64: return floats<Native<double>>(reduce, sources, source_count, destination, bytes);
-    case DType::bfloat16: return floats<Brain>(reduce, sources, source_count, destination, bytes);
-    case DType::float16: return floats<Ieee>(reduce, sources, source_count, destination, bytes);
-    case DType::int32: return integers<std::int32_t>(reduce, sources, source_count, destination, bytes);
-    case DType::int64: return integers<std::int64_t>(reduce, sources, source_count, destination, bytes);
-    default: return false;
+    case DType::float32:
+      return floats<Native<float>>(reduce, sources, source_count, destination, bytes);
+    case DType::float64:
+      return floats<Native<double>>(reduce, sources, source_count, destination, bytes);
+    case DType::bfloat16:
+      return floats<Brain>(reduce, sources, source_count, destination, bytes);
+    case DType::float16:
+      return floats<Ieee>(reduce, sources, source_count, destination, bytes);
+    case DType::int32:
+      return integers<std::int32_t>(reduce, sources, source_count, destination, bytes);
+    case DType::int64:
+      return integers<std::int64_t>(reduce, sources, source_count, destination, bytes);
+    default:
+      return false;
   }
 }
 

@@ -41,8 +41,8 @@ void run(Communicator& group, Call call) {
 template <class T>
 void check(const std::vector<T>& got, std::uint64_t index, std::int64_t expected, std::string_view what) {
   if (got[index] == static_cast<T>(expected)) return;
-  throw std::string(what) + " of " + std::to_string(got.size()) + ": element " + std::to_string(index) + " is " + std::to_string(static_cast<double>(got[index])) +
-      ", not " + std::to_string(expected);
+  throw std::string(what) + " of " + std::to_string(got.size()) + ": element " + std::to_string(index) + " is " +
+      std::to_string(static_cast<double>(got[index])) + ", not " + std::to_string(expected);
 }
 
 // Sizes in elements: nothing, one, odd, inline and not, several blocks, several pieces.
@@ -102,8 +102,9 @@ void all_kinds(Communicator& group, std::uint32_t rank, std::uint32_t members, D
     {
       std::vector<T> input = input_of<T>(rank, rank == root.value() ? count * members : 0, round);
       std::vector<T> output(count, T(77));
-      run(group, call_of(OpKind::scatter, dtype, rank == root.value() ? std::vector{buffer(input)} : std::vector<Buffer>{},
-                         {buffer(output)}, root));
+      run(group,
+          call_of(OpKind::scatter, dtype, rank == root.value() ? std::vector{buffer(input)} : std::vector<Buffer>{},
+                  {buffer(output)}, root));
       for (std::uint64_t i = 0; i < count; ++i) {
         check(output, i, input_value(root.value(), rank * count + i, round), "scatter");
       }
@@ -227,7 +228,8 @@ TEST(Lists, ListsCountAsOneBuffer) {
     std::vector<float> c(5000, 1.0f);
     const auto op = member.group->issue(call_of(OpKind::all_reduce, DType::float32, {buffer(c)}, {buffer(c)}));
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{20};
-    while (!op->done() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    while (!op->done() && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
     require(op->done() && c[4999] == 2.0f, "an op nobody waits for");
     return "";
   });

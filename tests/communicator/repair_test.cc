@@ -89,19 +89,24 @@ float expected(const Step& step, const Ranks& ranks, std::uint32_t rank, std::ui
     return counts ? input_value(source, step.number, index % step.count) : 0.0f;
   };
   switch (step.kind) {
-    case OpKind::all_reduce: return reduced(index);
-    case OpKind::reduce_scatter: return reduced(rank * step.count + index);
-    case OpKind::broadcast: return input_value(step.root.value(), step.number, index);
-    case OpKind::scatter: return input_value(step.root.value(), step.number, rank * step.count + index);
-    default: return gathered();
+    case OpKind::all_reduce:
+      return reduced(index);
+    case OpKind::reduce_scatter:
+      return reduced(rank * step.count + index);
+    case OpKind::broadcast:
+      return input_value(step.root.value(), step.number, index);
+    case OpKind::scatter:
+      return input_value(step.root.value(), step.number, rank * step.count + index);
+    default:
+      return gathered();
   }
 }
 
 // Throws unless every element of the result is right for the contributors; adds the outcome to `digest`, which must be
 // the same on all survivors. `present`: before the op and after it nobody of these was lost.
 void verify(const Step& step, Communicator& group, std::uint32_t rank, std::uint64_t& digest) {
-  const std::string what = std::string(name_of(step.kind)) + " #" + std::to_string(step.number) + " of " +
-                           std::to_string(step.count);
+  const std::string what =
+      std::string(name_of(step.kind)) + " #" + std::to_string(step.number) + " of " + std::to_string(step.count);
   const Status status = step.op->wait(milliseconds{0});
   digest = mixed(digest ^ static_cast<std::uint64_t>(status.fault()));
   if (!status.ok()) {

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -86,7 +87,8 @@ void TestJob::start_coordinator(std::uint16_t port) {
   link.host = host_name();
   link.opening = [this] {
     const std::lock_guard lock(mutex_);
-    std::vector<membership::FromAgent> opening{membership::AgentHello{host_name(), static_cast<std::uint32_t>(::getpid())}};
+    std::vector<membership::FromAgent> opening{
+        membership::AgentHello{host_name(), static_cast<std::uint32_t>(::getpid())}};
     opening.insert(opening.end(), ended_.begin(), ended_.end());
     return opening;
   };
@@ -119,12 +121,33 @@ void TestJob::kill(const std::vector<std::uint32_t>& ranks) {
     fenced.reaped = true;
     fenced.wait_status = status;
     fenced.reason = "killed by signal 9 (SIGKILL)";
-    {
-      const std::lock_guard lock(mutex_);
-      ended_.emplace_back(fenced);
-    }
-    if (agent_) static_cast<void>(agent_->send(fenced));
+    tell(fenced);
   }
+}
+
+void TestJob::note_exit(std::uint32_t rank) {
+  membership::Exited exited;
+  exited.worker = WorkerId{rank};
+  exited.wait_status = processes_->reap(rank);
+  exited.reason = "exited with status " + std::to_string(WEXITSTATUS(exited.wait_status));
+  tell(exited);
+}
+
+void TestJob::report_gone(std::uint32_t rank) {
+  membership::Fenced fenced;
+  fenced.worker = WorkerId{rank};
+  fenced.reaped = true;
+  fenced.wait_status = SIGKILL;
+  fenced.reason = "killed by signal 9 (SIGKILL)";
+  tell(fenced);
+}
+
+void TestJob::tell(membership::FromAgent message) {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_.push_back(message);
+  }
+  if (agent_) static_cast<void>(agent_->send(message));
 }
 
 std::vector<coordinator::Event> TestJob::events(coordinator::EventKind kind) {

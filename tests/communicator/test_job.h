@@ -21,7 +21,8 @@ struct JobBoard {
   std::atomic<bool> coordinator_is_up{false};
   char coordinator[64] = {};
   std::atomic<bool> stop{false};
-  std::atomic<std::uint64_t> rounds{0};     // of the slowest member that counts them
+  std::atomic<std::uint64_t> rounds{0};
+  std::atomic<std::uint32_t> arrived{0};
   std::atomic<std::int64_t> killed_ns{0};
   std::atomic<std::int64_t> longest_op_ns{0};
   static std::int64_t now_ns();
@@ -31,13 +32,18 @@ class TestJob {
  public:
   // `member` runs in each process with an engine that has joined the job.
   using Work = std::function<std::string(std::uint32_t rank, Engine& engine, JobBoard& board)>;
-  TestJob(std::uint32_t members, Work work, std::chrono::milliseconds orphan_timeout = std::chrono::milliseconds{60000});
+  TestJob(std::uint32_t members, Work work,
+          std::chrono::milliseconds orphan_timeout = std::chrono::milliseconds{60000});
   ~TestJob();
   TestJob(const TestJob&) = delete;
   TestJob& operator=(const TestJob&) = delete;
 
   // SIGKILL, reap, proof to the coordinator: what an agent does.
   void kill(const std::vector<std::uint32_t>& ranks);
+  // Waits for a member that ends by itself, and reports it as an agent does.
+  void note_exit(std::uint32_t rank);
+  // A false proof: the coordinator believes that a living member is gone.
+  void report_gone(std::uint32_t rank);
   // The coordinator goes away / comes back with the same journal at the same address.
   void stop_coordinator();
   void restart_coordinator();
@@ -47,6 +53,7 @@ class TestJob {
 
  private:
   void start_coordinator(std::uint16_t port);
+  void tell(membership::FromAgent message);
   JobBoard* board_;
   std::string token_;
   std::uint32_t members_;

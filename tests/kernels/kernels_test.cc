@@ -48,13 +48,27 @@ T integer_model(ReduceOp op, const std::vector<T>& column) {
     const Wide next = column[i];
     switch (op) {
       case ReduceOp::sum:
-      case ReduceOp::avg: value += next; break;
-      case ReduceOp::product: value = static_cast<T>(static_cast<unsigned __int128>(value) * static_cast<unsigned __int128>(next)); break;
-      case ReduceOp::min: value = std::min(value, next); break;
-      case ReduceOp::max: value = std::max(value, next); break;
-      case ReduceOp::band: value &= next; break;
-      case ReduceOp::bor: value |= next; break;
-      case ReduceOp::bxor: value ^= next; break;
+      case ReduceOp::avg:
+        value += next;
+        break;
+      case ReduceOp::product:
+        value = static_cast<T>(static_cast<unsigned __int128>(value) * static_cast<unsigned __int128>(next));
+        break;
+      case ReduceOp::min:
+        value = std::min(value, next);
+        break;
+      case ReduceOp::max:
+        value = std::max(value, next);
+        break;
+      case ReduceOp::band:
+        value &= next;
+        break;
+      case ReduceOp::bor:
+        value |= next;
+        break;
+      case ReduceOp::bxor:
+        value ^= next;
+        break;
     }
   }
   if (op == ReduceOp::avg) value /= static_cast<Wide>(column.size());
@@ -133,11 +147,20 @@ T float_model(ReduceOp op, const std::vector<T>& column) {
     const T b = column[i];
     switch (op) {
       case ReduceOp::sum:
-      case ReduceOp::avg: value = a + b; break;
-      case ReduceOp::product: value = a * b; break;
-      case ReduceOp::min: value = std::isnan(a) ? a : std::isnan(b) || b < a ? b : a; break;
-      case ReduceOp::max: value = std::isnan(a) ? a : std::isnan(b) || a < b ? b : a; break;
-      default: break;
+      case ReduceOp::avg:
+        value = a + b;
+        break;
+      case ReduceOp::product:
+        value = a * b;
+        break;
+      case ReduceOp::min:
+        value = std::isnan(a) ? a : std::isnan(b) || b < a ? b : a;
+        break;
+      case ReduceOp::max:
+        value = std::isnan(a) ? a : std::isnan(b) || a < b ? b : a;
+        break;
+      default:
+        break;
     }
   }
   if (op == ReduceOp::avg) value = value / static_cast<T>(column.size());
@@ -147,8 +170,19 @@ T float_model(ReduceOp op, const std::vector<T>& column) {
 template <class T>
 std::vector<T> interesting() {
   using Limits = std::numeric_limits<T>;
-  return {T(0),          -T(0),          T(1),           T(-1),          Limits::infinity(), -Limits::infinity(),
-          Limits::max(), Limits::lowest(), Limits::min(), Limits::denorm_min(), Limits::quiet_NaN(), T(0.1), T(3)};
+  return {T(0),
+          -T(0),
+          T(1),
+          T(-1),
+          Limits::infinity(),
+          -Limits::infinity(),
+          Limits::max(),
+          Limits::lowest(),
+          Limits::min(),
+          Limits::denorm_min(),
+          Limits::quiet_NaN(),
+          T(0.1),
+          T(3)};
 }
 
 template <class T>
@@ -246,8 +280,8 @@ TEST(Kernels, HalvesAreSummedInFloatAndRoundedOnce) {
 TEST(Kernels, HalvesRoundTiesToEven) {
   // 2048 + 1 lies halfway between two float16, 2048 + 3 too: even neighbours are 2048 and 2052.
   const std::uint16_t big = ieee.nearest(2048.0f);
-  const auto sum = reduced<std::uint16_t>(DType::float16, ReduceOp::sum,
-                                          {{big, big}, {ieee.nearest(1.0f), ieee.nearest(3.0f)}});
+  const auto sum =
+      reduced<std::uint16_t>(DType::float16, ReduceOp::sum, {{big, big}, {ieee.nearest(1.0f), ieee.nearest(3.0f)}});
   EXPECT_EQ(ieee.value(sum[0]), 2048.0f);
   EXPECT_EQ(ieee.value(sum[1]), 2052.0f);
   // The largest finite value and half a step more is infinity; a little less is not.
@@ -274,8 +308,8 @@ TEST(Kernels, MeaninglessPairsAreNamed) {
       const bool bitwise = op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
       const bool ordered = op == ReduceOp::min || op == ReduceOp::max;
       const bool complex = dtype == DType::complex64 || dtype == DType::complex128;
-      const bool floating = dtype == DType::float16 || dtype == DType::bfloat16 || dtype == DType::float32 ||
-                            dtype == DType::float64;
+      const bool floating =
+          dtype == DType::float16 || dtype == DType::bfloat16 || dtype == DType::float32 || dtype == DType::float64;
       const bool allowed = !(bitwise && (floating || complex)) && !(ordered && complex) &&
                            !(op == ReduceOp::avg && dtype == DType::boolean);
       const Status status = check_reduction(dtype, op);

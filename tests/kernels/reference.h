@@ -37,7 +37,8 @@ inline std::uint16_t nearest_half(float value, int exponent_bits, int mantissa_b
   }
   if (std::isinf(value)) return sign | infinity;
   const double below = value_of_half(low, exponent_bits, mantissa_bits);
-  const double step = below - value_of_half(low == 0 ? 0 : static_cast<std::uint16_t>(low - 1), exponent_bits, mantissa_bits);
+  const double step =
+      below - value_of_half(low == 0 ? 0 : static_cast<std::uint16_t>(low - 1), exponent_bits, mantissa_bits);
   const double above =
       high < infinity ? value_of_half(high, exponent_bits, mantissa_bits) : below + (step == 0 ? below : step);
   const double down = size - below;
