@@ -209,8 +209,12 @@ membership::GroupStatus GroupMachine::freeze() {
   status.policy = policy_;
   status.view = view_;
   status.entered = entered_;
-  // What this member gave up on is not complete: the others may still have to fail it.
-  status.completed = failure_ ? std::min(failure_->from, completed_) : completed_;
+  status.completed = completed_;
+  if (failure_) {
+    // Everybody finds the same mismatch: that entry has its outcome. What this member alone gave up on has none: the
+    // others may still have to fail it.
+    status.completed = failure_->outcome == Fault::mismatch ? failure_->from + 1 : std::min(failure_->from, completed_);
+  }
   if (options_->rules.last_op_decided_once) {
     status.departures = roster_->departures();
   }

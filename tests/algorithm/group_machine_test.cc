@@ -307,6 +307,25 @@ TEST_F(GroupMachineTest, FailAllEndsOpenEntriesAndPublishesNothing) {
   EXPECT_EQ(words_.completed_words[0], 0U);
 }
 
+// A failed range starts at the largest completed entry: what one member gave up on has no outcome yet, a mismatch has.
+TEST_F(GroupMachineTest, AStatusCountsAMismatchAsCompleteAndNotWhatWasGivenUp) {
+  GroupMachine timed_out = make(2, 0);
+  enter(timed_out, OpKind::gather, 1 << 16);
+  timed_out.fail_all(Fault::timeout, Rank{1});
+  (void)run(timed_out, 0);
+  EXPECT_EQ(timed_out.completed(), 1U);
+  EXPECT_EQ(timed_out.freeze().completed, 0U);
+
+  GroupMachine mismatched = make(2, 0);
+  enter(mismatched, OpKind::gather, 1 << 16);
+  enter(mismatched, OpKind::barrier, 0);
+  everyone_entered(2);
+  words_.signatures[{1, 0}] = 99;
+  (void)run(mismatched, 0);
+  EXPECT_EQ(mismatched.completed(), 2U);
+  EXPECT_EQ(mismatched.freeze().completed, 1U);
+}
+
 TEST_F(GroupMachineTest, AnEvictedMemberFails) {
   GroupMachine machine = make(2, 0);
   enter(machine, OpKind::barrier, 0);
