@@ -1,5 +1,6 @@
 // A memfd as a peer might send it: of any size, sealed or not, with any bytes at its start. The first two bytes choose
 // kind, seals and size; the rest lies over a true header. What is attached answers within its bounds.
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>

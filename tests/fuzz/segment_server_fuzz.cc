@@ -1,6 +1,7 @@
 // Messages to the server that hands out memfds. The input is a row of messages, each with a length byte before it. A
 // message that begins with 'P' is given a true proof over its own kind, wait and group, so that what lies behind the
 // token check is reached too. After each input an honest client is served.
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
