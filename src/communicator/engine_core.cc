@@ -87,11 +87,7 @@ Result<std::shared_ptr<Group>> EngineCore::create_group(GroupOptions options, co
   const Rank rank{static_cast<std::uint32_t>(self - options.members.begin())};
   const GroupKey family = group_key(options.name, options.members, 0);
   const std::chrono::milliseconds timeout = options.timeout;
-  GroupKey key;
-  {
-    const std::lock_guard lock(lock_);
-    key = group_key(options.name, options.members, groups_made_[family]);
-  }
+  const GroupKey key = group_key(options.name, options.members, groups_made(family));
   Result<std::shared_ptr<Group>> made = make_group(std::move(options), key, rank);
   if (!made.ok()) return made;
   const std::shared_ptr<Group>& group = made.value();
@@ -105,11 +101,10 @@ Result<std::shared_ptr<Group>> EngineCore::create_group(GroupOptions options, co
   const Status added = change([&]() -> Status {
     if (ended_) return *ended_;
     add_group(group);
-    // Only those that came about count: a member that has waited for the others in vain may try again.
-    ++groups_made_[family];
     return {};
   });
   if (!added.ok()) return added;
+  count_group(family);
   if (coordinated()) control_->post([this, group] { fetch_for(group); });
   return made;
 }

@@ -105,6 +105,9 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
 
   // engine_plain.cc
   Status meet_members(Group& group, const AddressBook& book, std::chrono::milliseconds timeout);
+  Status meet_member(Group& group, Rank rank, const AddressBook& book, Clock::time_point deadline);
+  Status attach_life(const std::shared_ptr<Peer>& peer, Clock::time_point deadline);
+  Status attach_segment(Group& group, Rank rank, const Peer& peer, Clock::time_point deadline);
   Result<std::shared_ptr<Peer>> peer_from_address(Slot slot, const std::string& address);
   [[nodiscard]] std::string own_address() const;
 
@@ -129,7 +132,6 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   DriveLock lock_;
   // Under the drive lock.
   std::vector<std::shared_ptr<Group>> groups_;
-  std::map<GroupKey, std::uint32_t> groups_made_;  // by key of the first of a name and members
   std::map<WorkerId, std::shared_ptr<Peer>> peers_;
   std::vector<std::shared_ptr<Peer>> former_peers_;  // sleepers may still hold pointers to their lives
   std::vector<std::shared_ptr<Operation>> finished_;

@@ -1,10 +1,13 @@
 // A plain job: fixed members that find each other through the address book when a group is made.
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "communicator/engine_core.h"
@@ -15,6 +18,8 @@ namespace {
 // What a member that was already given up on is still asked for: the others may be there, and the error names those
 // that are not.
 constexpr std::chrono::milliseconds last_chance{1};
+// Between two looks at the address of a process that lives and does not answer.
+constexpr std::chrono::milliseconds look_again_after{20};
 
 std::string address_key(GroupKey group, Slot slot) {
   std::array<char, 64> key{};
@@ -28,14 +33,14 @@ std::chrono::milliseconds left_until(EngineCore::Clock::time_point deadline) {
   return std::max(left, last_chance);
 }
 
-Status missing_members(const Group& group, const std::string& who, const Status& last,
+Status missing_members(const Group& group, const std::string& who, std::size_t count, const Status& last,
                        std::chrono::milliseconds timeout) {
   std::array<char, 32> waited{};
   std::snprintf(waited.data(), waited.size(), "%.1f s", static_cast<double>(timeout.count()) / 1000.0);
   Status status(Fault::timeout, Move::retry,
-                who + " has not joined group '" + group.options().name + "' within " + waited.data() +
-                    ". Start the missing processes, or raise the group's timeout (last answer: " + last.message() +
-                    ")");
+                who + (count == 1 ? " has" : " have") + " not joined group '" + group.options().name + "' within " +
+                    waited.data() + ". Start the missing processes, or raise the group's timeout (last answer: " +
+                    last.message() + ")");
   status.group = group.options().name;
   return status;
 }
@@ -76,64 +81,71 @@ Status EngineCore::meet_members(Group& group, const AddressBook& book, std::chro
   std::vector<Rank> missing;
   Status last;
   for (std::uint32_t r = 0; r < members.size(); ++r) {
-    const Rank rank{r};
-    if (rank == members.self()) continue;
-    const Slot slot = members.slot(rank);
-    const auto absent = [&](const Status& why) {
-      missing.push_back(rank);
-      last = why;
-    };
-    const Result<std::string> address = book.get(address_key(group.key(), slot), left_until(deadline));
-    if (!address.ok()) {
-      absent(address.status());
-      continue;
+    if (Rank{r} == members.self()) continue;
+    Status met = meet_member(group, Rank{r}, book, deadline);
+    if (met.fault() == Fault::timeout) {
+      missing.push_back(Rank{r});
+      last = std::move(met);
+    } else if (!met.ok()) {
+      return met;
     }
-    const Result<std::shared_ptr<Peer>> found = peer_from_address(slot, address.value());
+  }
+  return missing.empty() ? Status{} : missing_members(group, members.names(missing), missing.size(), last, timeout);
+}
+
+// Fault::timeout: it has not come. An address that nobody answers at may be an old one of a process that is just making
+// its engine anew (the book keeps what was set before): as long as that process lives, a new one is waited for.
+Status EngineCore::meet_member(Group& group, Rank rank, const AddressBook& book, Clock::time_point deadline) {
+  Members& members = group.members();
+  for (;;) {
+    const Result<std::string> address = book.get(address_key(group.key(), members.slot(rank)), left_until(deadline));
+    // Whatever the book says of a key that is not there in time, it means that the member has not come.
+    if (!address.ok()) return {Fault::timeout, Move::retry, address.status().message()};
+    const Result<std::shared_ptr<Peer>> found = peer_from_address(members.slot(rank), address.value());
     if (!found.ok()) return found.status();
     const std::shared_ptr<Peer>& peer = found.value();
     members.set_peer(rank, peer);
-    const auto fetch = [&](transport::SegmentKey key) {
-      return transport::fetch_segment(peer->endpoint, peer->token, key, left_until(deadline));
-    };
-    Status failed;
-    if (!peer->life.has_value()) {
-      auto descriptor = fetch(transport::SegmentKey::life());
-      if (!descriptor.ok()) {
-        failed = descriptor.status();
-      } else {
-        auto life = transport::PeerLife::attach(std::move(descriptor.value()), {options_.job, peer->worker, slot},
-                                                options_.slot.value());
-        if (!life.ok()) return life.status();
-        const std::lock_guard lock(lock_);
-        if (!peer->life.has_value()) peer->life.emplace(std::move(life.value()));
-      }
-    }
-    if (failed.ok()) {
-      auto descriptor = fetch(transport::SegmentKey::of(group.key()));
-      if (!descriptor.ok()) {
-        failed = descriptor.status();
-      } else {
-        auto segment = transport::Segment::attach(std::move(descriptor.value()),
-                                                  {options_.job, group.key(), "", peer->worker, slot, rank},
-                                                  segment_shape(members.size()));
-        if (!segment.ok()) return segment.status();
-        members.hold(rank, std::move(segment.value()));
-      }
-    }
-    if (failed.fault() == Fault::timeout) {
-      absent(failed);
-    } else if (failed.fault() == Fault::peer_lost) {
+    Status attached = attach_life(peer, deadline);
+    if (attached.ok()) attached = attach_segment(group, rank, *peer, deadline);
+    if (attached.fault() != Fault::peer_lost) return attached;
+    const bool lives = ::kill(static_cast<pid_t>(peer->pid), 0) == 0 || errno != ESRCH;
+    if (!lives || Clock::now() >= deadline) {
       Status lost(Fault::peer_lost, Move::repair_group,
                   members.name(rank) + " is gone: it ended while group '" + group.options().name +
                       "' was being made. Start again with all members");
-      lost.slot = slot;
+      lost.slot = members.slot(rank);
       lost.group = group.options().name;
       return lost;
-    } else if (!failed.ok()) {
-      return failed;
     }
+    std::this_thread::sleep_for(look_again_after);
   }
-  if (!missing.empty()) return missing_members(group, members.names(missing), last, timeout);
+}
+
+Status EngineCore::attach_life(const std::shared_ptr<Peer>& peer, Clock::time_point deadline) {
+  {
+    const std::lock_guard lock(lock_);
+    if (peer->life.has_value()) return {};
+  }
+  auto descriptor =
+      transport::fetch_segment(peer->endpoint, peer->token, transport::SegmentKey::life(), left_until(deadline));
+  if (!descriptor.ok()) return descriptor.status();
+  auto life = transport::PeerLife::attach(std::move(descriptor.value()), {options_.job, peer->worker, peer->slot},
+                                          options_.slot.value());
+  if (!life.ok()) return life.status();
+  const std::lock_guard lock(lock_);
+  if (!peer->life.has_value()) peer->life.emplace(std::move(life.value()));
+  return {};
+}
+
+Status EngineCore::attach_segment(Group& group, Rank rank, const Peer& peer, Clock::time_point deadline) {
+  auto descriptor =
+      transport::fetch_segment(peer.endpoint, peer.token, transport::SegmentKey::of(group.key()), left_until(deadline));
+  if (!descriptor.ok()) return descriptor.status();
+  auto segment = transport::Segment::attach(std::move(descriptor.value()),
+                                            {options_.job, group.key(), "", peer.worker, peer.slot, rank},
+                                            segment_shape(group.members().size()));
+  if (!segment.ok()) return segment.status();
+  group.members().hold(rank, std::move(segment.value()));
   return {};
 }
 

@@ -129,17 +129,24 @@ Status Group::timed_out(const Operation& operation, Clock::time_point now) const
   const std::string op = describe_op(operation);
   const std::string where = " of group '" + options_.name + "'";
   const std::string waited = "; waited " + seconds(now - operation.issued());
-  const std::vector<Rank> waiting = waiting_for();
+  const bool sends = operation.call().kind == OpKind::send;
+  const bool transfers = sends || operation.call().kind == OpKind::recv;
+  std::vector<Rank> waiting = transfers ? point_to_point_.waiting_for() : waiting_for();
+  if (transfers && !operation.call().any_source) waiting = {operation.call().root};
+  const std::string have = waiting.size() == 1 ? " has" : " have";
   std::string text;
-  if (waiting.empty()) {
+  if (transfers && !waiting.empty()) {
+    text = members_.names(waiting) + have + (sends ? " not taken " : " not sent what is missing of ") + op + where +
+           waited;
+  } else if (waiting.empty()) {
     text = op + where + " is not done" + waited;
   } else if (machine_.next_sequence() == 0) {
-    text = members_.names(waiting) + " has not joined group '" + options_.name + "', " + op + " waits for it" + waited;
+    text = members_.names(waiting) + have + " not joined group '" + options_.name + "', " + op + " waits" + waited;
   } else {
     const std::uint64_t lowest = entries_.empty() ? operation.sequence() : entries_.front().sequence;
     const bool entered =
         std::all_of(waiting.begin(), waiting.end(), [&](Rank rank) { return members_.entered(rank) > lowest; });
-    text = members_.names(waiting) + (entered ? " has not finished its part of " : " has not entered ") + op + where +
+    text = members_.names(waiting) + have + (entered ? " not finished its part of " : " not entered ") + op + where +
            waited;
   }
   if (machine_.frozen()) text += " (a change of view is under way: the coordinator has not answered)";
@@ -179,9 +186,13 @@ void Group::fail(Status status) {
 
 std::string Group::describe_op(const Operation& operation) const {
   const Call& call = operation.call();
-  return describe(call.kind, call.dtype, call.reduce, call.root, operation.shape().unit_bytes,
-                  options_.lowest_member_is_root) +
-         " #" + std::to_string(operation.sequence());
+  const std::string text = describe(call.kind, call.dtype, call.reduce, call.root, operation.shape().unit_bytes,
+                                    options_.lowest_member_is_root);
+  if (call.kind == OpKind::send) return text + " to rank " + std::to_string(call.root.value());
+  if (call.kind == OpKind::recv) {
+    return text + (call.any_source ? " from any rank" : " from rank " + std::to_string(call.root.value()));
+  }
+  return text + " #" + std::to_string(operation.sequence());
 }
 
 Status Group::status_of(Fault outcome, Rank culprit, const Operation& operation, std::uint64_t sequence) const {

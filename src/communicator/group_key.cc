@@ -1,6 +1,22 @@
 #include "communicator/group_key.h"
 
+#include <map>
+#include <mutex>
+
 namespace closeranks::communicator {
+namespace {
+
+struct Counts {
+  std::mutex mutex;
+  std::map<GroupKey, std::uint32_t> made;
+};
+
+Counts& counts() {
+  static Counts of_the_process;
+  return of_the_process;
+}
+
+}  // namespace
 
 GroupKey group_key(std::string_view name, const std::vector<Slot>& members, std::uint32_t made_before) {
   // FNV-1a, 64 bits. Groups of one job only need to differ from each other.
@@ -14,6 +30,17 @@ GroupKey group_key(std::string_view name, const std::vector<Slot>& members, std:
   for (const Slot slot : members) mix_word(slot.value());
   mix_word(made_before);
   return GroupKey{hash};
+}
+
+std::uint32_t groups_made(GroupKey family) {
+  const std::lock_guard lock(counts().mutex);
+  const auto found = counts().made.find(family);
+  return found == counts().made.end() ? 0 : found->second;
+}
+
+void count_group(GroupKey family) {
+  const std::lock_guard lock(counts().mutex);
+  ++counts().made[family];
 }
 
 }  // namespace closeranks::communicator

@@ -13,4 +13,10 @@ namespace closeranks::communicator {
 
 GroupKey group_key(std::string_view name, const std::vector<Slot>& members, std::uint32_t made_before);
 
+// How many groups of this family (key with made_before = 0) this process has made, and one more. Counted for the
+// process and not for its engine: the others may still be at the engine before, and would be met at its old segments. A
+// group that never came about does not count, so that it can be tried again. Any thread.
+std::uint32_t groups_made(GroupKey family);
+void count_group(GroupKey family);
+
 }  // namespace closeranks::communicator

@@ -57,7 +57,10 @@ void Group::install(const membership::Install& install) {
   }
   const algorithm::RankSet before = machine_.present();
   machine_.install(resolution);
-  if (!entries_.empty() && machine_.present() != before) repaired_below_ = machine_.entered();
+  if (!entries_.empty() && machine_.present() != before) {
+    repaired_below_ = machine_.entered();
+    taken_over_before_ = machine_.blocks_taken_over();  // what is taken over from here on is this view's
+  }
   for (const membership::Departure& departure : resolution.departures) {
     const std::optional<Rank> rank = members_.rank_of(departure.slot);
     if (!rank || lost_[rank->value()]) continue;
