@@ -53,7 +53,8 @@ class Worker {
   // `suspect` shows a sign of death. Sent once per suspect and view, and once more when an op begins to wait for it.
   WorkerEffects suspect(WorkerId suspect, std::string reason, bool in_op);
   // An op waits for `absent`, of which there is no sign at all, of life or of death (no address yet). Harmless while it
-  // may still come; if it has ended in order, it is excluded for this. Sent once per view.
+  // may still come; if it has ended in order, it is excluded for this. Sent once per view. Call it for one member at a
+  // time (the first one missing): a large job that starts slowly would drown the coordinator otherwise.
   WorkerEffects waits_for(WorkerId absent, std::string reason);
   // The engine has stopped: no group, no op, no mapping is left.
   WorkerEffects goodbye();

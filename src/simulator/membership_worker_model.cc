@@ -126,12 +126,12 @@ bool WorkerModel::connect(std::size_t group, GroupPart& part, Time now, std::vec
       part.holds[rank] = true;
       continue;
     }
-    all = false;
     if (known_[peer] && !other.can_run()) {
       append(says, machine.suspect(id_of(peer), "its endpoint refuses connections", true));
-    } else if (!known_[peer] && now > planned.made_at[part.rank] + patience_for_an_address) {
+    } else if (all && !known_[peer] && now > planned.made_at[part.rank] + patience_for_an_address) {
       append(says, machine.waits_for(id_of(peer), "no address of it is known"));
     }
+    all = false;
   }
   if (!all && rules_->hold_all_segments_before_entering) return false;
   part.connected = true;

@@ -6,6 +6,7 @@
 // CLOSERANKS_UPDATE_GOLDEN=1 writes the files anew; read the difference before you commit it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

@@ -2,7 +2,7 @@
 // bounded number of seeds. (That none is found with all rules on is seeds_test.cc.)
 #include <gtest/gtest.h>
 
-#include <optional>
+#include <iostream>
 #include <string>
 
 #include "simulator/membership_simulator.h"

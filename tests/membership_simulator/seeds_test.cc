@@ -1,6 +1,7 @@
 // Thousands of seeded runs in which every rule must hold. CLOSERANKS_SOAK=1 runs 50,000 instead of 2,000.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 #include <string>
