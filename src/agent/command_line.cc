@@ -1,11 +1,7 @@
 #include "agent/command_line.h"
 
-#include <glob.h>
-#include <sched.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
@@ -15,14 +11,12 @@
 namespace closeranks::agent {
 namespace {
 
-constexpr std::uint32_t max_workers = 1024;
-
 Status wrong(const std::string& sentence) { return {Fault::invalid_argument, Move::fix_call, sentence}; }
 
 // Flags of torchrun that have no meaning here; better said than ignored.
 constexpr std::string_view refused_flags[] = {
-    "--event-log-handler", "--run-path",           "--log-line-prefix-template", "--duplicate-stdout-filters",
-    "--logs-specs",        "--numa-binding",       "--duplicate-stderr-filters", "--print-completion",
+    "--event-log-handler", "--run-path",          "--log-line-prefix-template", "--duplicate-stdout-filters",
+    "--logs-specs",        "--numa-binding",      "--duplicate-stderr-filters", "--print-completion",
     "--shutdown-timeout",  "--signals-to-handle", "--virtual-local-rank",
 };
 
@@ -84,7 +78,8 @@ void declare(CLI::App& app, LaunchOptions& options, Raw& raw) {
       ->group(ours);
   app.add_flag("--dry-run", options.dry_run, "print command, environment, ports and deadlines; start nothing")
       ->group(ours);
-  app.add_option("--stop-timeout", raw.stop_seconds, "seconds a worker may be stopped (SIGSTOP) before it counts as lost")
+  app.add_option("--stop-timeout", raw.stop_seconds,
+                 "seconds a worker may be stopped (SIGSTOP) before it counts as lost")
       ->group(ours);
   app.add_option("--orphan-timeout", raw.orphan_seconds,
                  "seconds after which a worker that reaches nobody any more ends by itself")
@@ -155,36 +150,10 @@ Result<Cut> cut(const CLI::App& app, std::span<const std::string> arguments) {
   return result;
 }
 
-std::optional<std::uint32_t> number(const std::string& text) {
-  std::uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-std::uint32_t usable_cpus() {
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return static_cast<std::uint32_t>(CPU_COUNT(&set));
-  return 1;
-}
-
-// NVIDIA devices of this host, restricted by CUDA_VISIBLE_DEVICES. No driver library is asked: it may not be there.
-std::uint32_t visible_gpus() {
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
-    const std::string text = visible;
-    if (text.empty() || text == "-1") return 0;
-    return static_cast<std::uint32_t>(1 + std::count(text.begin(), text.end(), ','));
-  }
-  glob_t found{};
-  const bool ok = ::glob("/dev/nvidia[0-9]*", 0, nullptr, &found) == 0;
-  const auto count = ok ? static_cast<std::uint32_t>(found.gl_pathc) : 0;
-  ::globfree(&found);
-  return count;
-}
-
 Result<std::uint16_t> port(const std::string& flag, const std::string& text) {
-  const auto value = number(text);
-  if (!value.has_value() || *value > 65535) return wrong(flag + " takes a port from 0 to 65535 (0: a free one), not '" + text + "'");
+  const auto value = whole_number(text);
+  if (!value.has_value() || *value > 65535)
+    return wrong(flag + " takes a port from 0 to 65535 (0: a free one), not '" + text + "'");
   return static_cast<std::uint16_t>(*value);
 }
 
@@ -236,9 +205,10 @@ Status check_output(const Raw& raw, LaunchOptions& options) {
   }
   std::stringstream list(raw.local_ranks);
   for (std::string item; std::getline(list, item, ',');) {
-    const auto slot = number(item);
+    const auto slot = whole_number(item);
     if (!slot.has_value() || *slot >= options.workers) {
-      return wrong("--local-ranks-filter takes slots below " + std::to_string(options.workers) + ", not '" + item + "'");
+      return wrong("--local-ranks-filter takes slots below " + std::to_string(options.workers) + ", not '" + item +
+                   "'");
     }
     options.shown.emplace_back(*slot);
   }
@@ -257,20 +227,16 @@ Status check_times(const Raw& raw, LaunchOptions& options) {
 
 Status check_script(const LaunchOptions& options) {
   if (options.script.empty()) return wrong("closeranks run needs a script: closeranks run --nproc-per-node 4 train.py");
-  if (options.module && options.no_python) return wrong("-m and --no-python exclude each other: say which one is meant");
+  if (options.module && options.no_python)
+    return wrong("-m and --no-python exclude each other: say which one is meant");
   if (options.min_present < 1 || options.min_present > options.workers) {
-    return wrong("--min-present is " + std::to_string(options.min_present) + "; it may be 1 to the number of workers, " +
-                 std::to_string(options.workers));
+    return wrong("--min-present is " + std::to_string(options.min_present) +
+                 "; it may be 1 to the number of workers, " + std::to_string(options.workers));
   }
   return {};
 }
 
 }  // namespace
-
-bool StreamChoice::has(Slot slot, int stream) const {
-  const bool named = slot.value() < by_slot.size() && (by_slot[slot.value()] & 0x80) != 0;
-  return ((named ? by_slot[slot.value()] : all) & stream) != 0;
-}
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   std::string best;
@@ -295,43 +261,6 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
     }
   }
   return best;
-}
-
-Result<std::uint32_t> worker_count(const std::string& text) {
-  if (text == "cpu") return usable_cpus();
-  const std::uint32_t gpus = text == "gpu" || text == "auto" ? visible_gpus() : 0;
-  if (text == "gpu" && gpus == 0) return wrong("--nproc-per-node is gpu, but no GPU is visible here; say cpu or a number");
-  if (text == "gpu") return gpus;
-  if (text == "auto") return gpus > 0 ? gpus : usable_cpus();
-  const auto value = number(text);
-  if (!value.has_value() || *value < 1 || *value > max_workers) {
-    return wrong("--nproc-per-node takes auto, cpu, gpu or a number from 1 to " + std::to_string(max_workers) + ", not '" +
-                 text + "'");
-  }
-  return *value;
-}
-
-Result<StreamChoice> parse_streams(const std::string& flag, const std::string& text) {
-  const Status bad = wrong(flag + " takes 0 to 3 for all workers, or pairs such as 0:3,1:2 (1 stdout, 2 stderr), not '" +
-                           text + "'");
-  StreamChoice choice;
-  if (text.find(':') == std::string::npos) {
-    const auto bits = number(text);
-    if (!bits.has_value() || *bits > 3) return bad;
-    choice.all = static_cast<std::uint8_t>(*bits);
-    return choice;
-  }
-  std::stringstream list(text);
-  for (std::string item; std::getline(list, item, ',');) {
-    const std::size_t colon = item.find(':');
-    if (colon == std::string::npos) return bad;
-    const auto slot = number(item.substr(0, colon));
-    const auto bits = number(item.substr(colon + 1));
-    if (!slot.has_value() || *slot >= max_workers || !bits.has_value() || *bits > 3) return bad;
-    if (choice.by_slot.size() <= *slot) choice.by_slot.resize(*slot + 1, 0);
-    choice.by_slot[*slot] = static_cast<std::uint8_t>(*bits | 0x80);
-  }
-  return choice;
 }
 
 Result<ParsedRun> parse_run(std::span<const std::string> arguments) {

@@ -1,6 +1,8 @@
 // The command line of `closeranks run`: torchrun's flags in both spellings, and ours.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +26,9 @@ Result<ParsedRun> parse_run(std::span<const std::string> arguments);
 
 // The candidate with the fewest edits to `word`; empty when none is near enough to be what was meant.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
+
+// The number that `text` is, all of it.
+std::optional<std::uint32_t> whole_number(const std::string& text);
 
 // "auto", "cpu", "gpu" or a number from 1 to 1024.
 Result<std::uint32_t> worker_count(const std::string& text);

@@ -1,5 +1,4 @@
 #include <cstdlib>
-
 #include <iostream>
 
 #include "agent/job.h"
@@ -69,7 +68,8 @@ int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_f
   print_deadline("stop", options.stop_timeout, "a stopped worker counts as lost (--stop-timeout)");
   print_deadline("orphan", options.orphan_timeout, "a worker that reaches nobody ends by itself (--orphan-timeout)");
   print_deadline("terminate", deadlines::terminate, "from SIGTERM to SIGKILL");
-  print_deadline("failure_grace", deadlines::failure_grace, "after the first failure: the others may end by themselves");
+  print_deadline("failure_grace", deadlines::failure_grace,
+                 "after the first failure: the others may end by themselves");
   print_deadline("reconnect", deadlines::reconnect, "between tries to reach the coordinator again");
   return 0;
 }

@@ -14,29 +14,29 @@ namespace closeranks::agent {
 // Standard streams of some workers, as torchrun writes them: "3" (both, all workers) or "0:1,2:3" (by local rank);
 // 1 is stdout, 2 is stderr.
 struct StreamChoice {
-  std::uint8_t all = 0;                  // bits for workers not named
-  std::vector<std::uint8_t> by_slot;     // bits + 0x80 when named, indexed by slot
+  std::uint8_t all = 0;                                 // bits for workers not named
+  std::vector<std::uint8_t> by_slot;                    // bits + 0x80 when named, indexed by slot
   [[nodiscard]] bool has(Slot slot, int stream) const;  // stream: 1 or 2
 };
 
 struct LaunchOptions {
   std::uint32_t workers = 1;
-  std::string run_id;                 // --rdzv-id; empty: the job's own id
+  std::string run_id;  // --rdzv-id; empty: the job's own id
   std::string role = "default";
-  std::uint16_t master_port = 0;      // 0: a free one
-  std::uint32_t max_restarts = 0;     // told to the workers; this runtime restarts nobody
-  std::string log_dir;                // empty: a folder per job under the user's state folder
-  StreamChoice redirects;             // these streams go to the log files only
-  std::vector<Slot> shown;            // --local-ranks-filter: only these are shown; empty: all
-  bool module = false;                // -m
+  std::uint16_t master_port = 0;   // 0: a free one
+  std::uint32_t max_restarts = 0;  // told to the workers; this runtime restarts nobody
+  std::string log_dir;             // empty: a folder per job under the user's state folder
+  StreamChoice redirects;          // these streams go to the log files only
+  std::vector<Slot> shown;         // --local-ranks-filter: only these are shown; empty: all
+  bool module = false;             // -m
   bool no_python = false;
   bool shrink = false;
   std::uint32_t min_present = 1;
-  std::string events_file;            // empty: only the job's own events.jsonl
+  std::string events_file;  // empty: only the job's own events.jsonl
   bool dry_run = false;
   std::chrono::milliseconds stop_timeout = deadlines::stop;
   std::chrono::milliseconds orphan_timeout = deadlines::orphan;
-  std::vector<std::string> script;    // the script (module, program) and its arguments; not empty
+  std::vector<std::string> script;  // the script (module, program) and its arguments; not empty
 };
 
 }  // namespace closeranks::agent

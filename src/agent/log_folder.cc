@@ -32,8 +32,7 @@ std::string time_stamp() {
 // "20261130-114200-9f86d081": made by us, so ours to remove.
 bool is_job_folder(const std::string& name) {
   if (name.size() < 17 || name[8] != '-' || name[15] != '-') return false;
-  return std::all_of(name.begin(), name.begin() + 15,
-                     [](unsigned char c) { return std::isdigit(c) != 0 || c == '-'; });
+  return std::all_of(name.begin(), name.begin() + 15, [](unsigned char c) { return std::isdigit(c) != 0 || c == '-'; });
 }
 
 FileDescriptor take_lock(const fs::path& folder, int flags) {

@@ -61,7 +61,8 @@ struct Screen {
     std::string prefix = "closeranks: ";
     if (line.slot.has_value()) {
       prefix = "[" + std::to_string(line.slot->value()) + "] ";
-      if (terminal) prefix = "\x1b[" + std::string(colours[line.slot->value() % colours.size()]) + "m" + prefix + "\x1b[0m";
+      if (terminal)
+        prefix = "\x1b[" + std::string(colours[line.slot->value() % colours.size()]) + "m" + prefix + "\x1b[0m";
     } else if (terminal) {
       prefix = "\x1b[1m" + prefix + "\x1b[0m";
     }
@@ -141,19 +142,20 @@ struct Output::State : public std::enable_shared_from_this<Output::State> {
 
   void tell_log_trouble(const std::string& what) {
     if (std::exchange(log_trouble_told, true)) return;
-    say("cannot write the workers' log files (" + what + ": " + std::strerror(errno) + "); the job goes on without them");
+    say("cannot write the workers' log files (" + what + ": " + std::strerror(errno) +
+        "); the job goes on without them");
   }
 
   void read(const std::shared_ptr<Stream>& stream) {
-    stream->reader.async_read_some(
-        asio::buffer(stream->buffer), [this, stream](const std::error_code& error, std::size_t bytes) {
-          if (error) {
-            if (error != asio::error::operation_aborted) close(stream);
-            return;
-          }
-          take(*stream, std::string_view(stream->buffer.data(), bytes));
-          read(stream);
-        });
+    stream->reader.async_read_some(asio::buffer(stream->buffer),
+                                   [this, stream](const std::error_code& error, std::size_t bytes) {
+                                     if (error) {
+                                       if (error != asio::error::operation_aborted) close(stream);
+                                       return;
+                                     }
+                                     take(*stream, std::string_view(stream->buffer.data(), bytes));
+                                     read(stream);
+                                   });
   }
 
   void take(Stream& stream, std::string_view bytes) {

@@ -15,9 +15,9 @@
 namespace closeranks::agent {
 
 struct OutputOptions {
-  std::string log_folder;    // slot-N.stdout.log and slot-N.stderr.log are written there; empty: nowhere
-  StreamChoice redirects;    // not shown
-  std::vector<Slot> shown;   // empty: all
+  std::string log_folder;   // slot-N.stdout.log and slot-N.stderr.log are written there; empty: nowhere
+  StreamChoice redirects;   // not shown
+  std::vector<Slot> shown;  // empty: all
 };
 
 class Output {

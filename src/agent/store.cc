@@ -146,9 +146,14 @@ Store::Outcome Store::handle(Client client, const Query& query) {
     return outcome;
   }
   switch (query.type) {
-    case QueryType::validate: break;
-    case QueryType::ping: answer(encode_nonce(static_cast<std::uint32_t>(query.number))); break;
-    case QueryType::set: store(query.keys[0], query.values[0]); break;
+    case QueryType::validate:
+      break;
+    case QueryType::ping:
+      answer(encode_nonce(static_cast<std::uint32_t>(query.number)));
+      break;
+    case QueryType::set:
+      store(query.keys[0], query.values[0]);
+      break;
     case QueryType::append: {
       const auto found = values_.find(query.keys[0]);
       std::string value = found == values_.end() ? query.values[0] : found->second + query.values[0];
@@ -178,19 +183,24 @@ Store::Outcome Store::handle(Client client, const Query& query) {
         if (!store(query.keys[at], query.values[at])) break;
       }
       break;
-    case QueryType::add: return add(client, query.keys[0], query.number);
+    case QueryType::add:
+      return add(client, query.keys[0], query.number);
     case QueryType::check: {
-      const bool ready = std::all_of(query.keys.begin(), query.keys.end(), [&](const auto& key) { return exists(key); });
+      const bool ready =
+          std::all_of(query.keys.begin(), query.keys.end(), [&](const auto& key) { return exists(key); });
       answer(std::string(1, ready ? answer_ready : answer_not_ready));
       break;
     }
-    case QueryType::wait: return wait(client, query.keys);
+    case QueryType::wait:
+      return wait(client, query.keys);
     case QueryType::cancel_wait:
       // Also when the wait is over already: the client counts on this answer (and drops the other one).
       forget(client);
       answer(std::string(1, answer_wait_canceled));
       break;
-    case QueryType::get_num_keys: answer(encode_number(static_cast<std::int64_t>(values_.size()))); break;
+    case QueryType::get_num_keys:
+      answer(encode_number(static_cast<std::int64_t>(values_.size())));
+      break;
     case QueryType::delete_key: {
       const auto found = values_.find(query.keys[0]);
       std::int64_t deleted = 0;
@@ -235,7 +245,8 @@ Store::Outcome Store::handle(Client client, const Query& query) {
       answer(std::move(bytes));
       break;
     }
-    case QueryType::barrier: return enter_barrier(client, query.keys[0], query.number);
+    case QueryType::barrier:
+      return enter_barrier(client, query.keys[0], query.number);
   }
   return outcome;
 }

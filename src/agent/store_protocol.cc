@@ -14,11 +14,11 @@ struct Layout {
 };
 
 constexpr std::array<Layout, query_types> layouts = {{
-    {"validate", "x", ""},   {"set", "kv", ""},          {"compare_set", "kvv", ""}, {"get", "k", ""},
-    {"add", "kn", ""},       {"check", "c", "k"},        {"wait", "c", "k"},         {"get_num_keys", "", ""},
-    {"delete_key", "k", ""}, {"append", "kv", ""},       {"multi_get", "c", "k"},    {"multi_set", "c", "kv"},
-    {"cancel_wait", "", ""}, {"ping", "x", ""},          {"queue_push", "kv", ""},   {"queue_pop", "k", ""},
-    {"queue_len", "k", ""},  {"list_keys", "", ""},      {"barrier", "kn", ""},
+    {"validate", "x", ""},   {"set", "kv", ""},     {"compare_set", "kvv", ""}, {"get", "k", ""},
+    {"add", "kn", ""},       {"check", "c", "k"},   {"wait", "c", "k"},         {"get_num_keys", "", ""},
+    {"delete_key", "k", ""}, {"append", "kv", ""},  {"multi_get", "c", "k"},    {"multi_set", "c", "kv"},
+    {"cancel_wait", "", ""}, {"ping", "x", ""},     {"queue_push", "kv", ""},   {"queue_pop", "k", ""},
+    {"queue_len", "k", ""},  {"list_keys", "", ""}, {"barrier", "kn", ""},
 }};
 
 const Layout& layout_of(QueryType type) { return layouts[static_cast<std::size_t>(type)]; }
@@ -114,11 +114,16 @@ bool QueryDecoder::read_field(Field field) {
 Result<std::optional<Query>> QueryDecoder::next() {
   const auto field_of = [](char letter) {
     switch (letter) {
-      case 'k': return Field::key;
-      case 'v': return Field::value;
-      case 'x': return Field::nonce;
-      case 'c': return Field::count;
-      default: return Field::number;
+      case 'k':
+        return Field::key;
+      case 'v':
+        return Field::value;
+      case 'x':
+        return Field::nonce;
+      case 'c':
+        return Field::count;
+      default:
+        return Field::number;
     }
   };
   const auto incomplete = [this]() -> Result<std::optional<Query>> {

@@ -87,9 +87,9 @@ class QueryDecoder {
 std::string encode_number(std::int64_t value);
 std::string encode_nonce(std::uint32_t value);
 std::string encode_text(std::string_view text);
-inline constexpr char answer_ready = 0;           // check
-inline constexpr char answer_not_ready = 1;       // check
-inline constexpr char answer_stop_waiting = 0;    // wait, barrier
-inline constexpr char answer_wait_canceled = 1;   // cancel_wait
+inline constexpr char answer_ready = 0;          // check
+inline constexpr char answer_not_ready = 1;      // check
+inline constexpr char answer_stop_waiting = 0;   // wait, barrier
+inline constexpr char answer_wait_canceled = 1;  // cancel_wait
 
 }  // namespace closeranks::agent

@@ -29,7 +29,7 @@ struct StoreServer::State : public std::enable_shared_from_this<StoreServer::Sta
     asio::steady_timer silence;  // until the first query
     QueryDecoder decoder;
     std::array<char, 16 * 1024> buffer{};
-    std::string unsent;   // answers behind those being written
+    std::string unsent;  // answers behind those being written
     std::string writing;
     bool validated = false;
   };
@@ -76,15 +76,15 @@ struct StoreServer::State : public std::enable_shared_from_this<StoreServer::Sta
   }
 
   void read(const std::shared_ptr<Client>& client) {
-    client->socket.async_read_some(asio::buffer(client->buffer),
-                                   [self = shared_from_this(), client](const std::error_code& error, std::size_t bytes) {
-                                     if (error) {
-                                       self->drop(client, "");
-                                       return;
-                                     }
-                                     client->decoder.feed({client->buffer.data(), bytes});
-                                     if (self->take_queries(client)) self->read(client);
-                                   });
+    client->socket.async_read_some(asio::buffer(client->buffer), [self = shared_from_this(), client](
+                                                                     const std::error_code& error, std::size_t bytes) {
+      if (error) {
+        self->drop(client, "");
+        return;
+      }
+      client->decoder.feed({client->buffer.data(), bytes});
+      if (self->take_queries(client)) self->read(client);
+    });
   }
 
   // False: the client was dropped.

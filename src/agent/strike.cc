@@ -10,10 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include "agent/worker_process.h"
 #include "algorithm/group_machine.h"
 #include "algorithm/plan.h"
 #include "algorithm/seats.h"
+#include "base/priority.h"
 #include "closeranks/op.h"
 #include "transport/outside_view.h"
 #include "transport/process_state.h"
@@ -36,9 +36,9 @@ constexpr milliseconds choose_every{200};
 constexpr milliseconds death_takes{10'000};
 
 struct Cast {
-  std::optional<int> pid;          // of the victim
+  std::optional<int> pid;  // of the victim
   std::uint32_t slots = 0;
-  std::vector<Slot> excluded;      // in order
+  std::vector<Slot> excluded;  // in order
 };
 
 Cast read_cast(const std::string& path, Slot victim) {
@@ -138,9 +138,8 @@ class Victim {
 // The group with the most entries: the one a model trains in.
 std::optional<Victim> choose(int pid, const Cast& cast) {
   std::vector<OutsideView> views = OutsideView::open_all(pid);
-  const auto most = std::max_element(views.begin(), views.end(), [](const OutsideView& a, const OutsideView& b) {
-    return a.entered() < b.entered();
-  });
+  const auto most = std::max_element(
+      views.begin(), views.end(), [](const OutsideView& a, const OutsideView& b) { return a.entered() < b.entered(); });
   if (most == views.end()) return std::nullopt;
   return Victim(std::move(*most), cast);
 }

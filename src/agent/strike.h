@@ -12,22 +12,22 @@
 namespace closeranks::agent {
 
 struct StrikeOptions {
-  std::string events_file;  // of the job: who runs in which slot, and who is excluded
-  Slot slot;                // of the victim
+  std::string events_file;                    // of the job: who runs in which slot, and who is excluded
+  Slot slot;                                  // of the victim
   std::chrono::milliseconds timeout{30'000};  // for the moment to come
 };
 
 // What the victim's words said. An entry is struck when the victim has entered it and not all of the blocks that the
 // victim owns are distributed: the survivors cannot finish it as if nothing had been.
 struct Strike {
-  bool hit = false;                      // still so once the victim was dead
-  std::int64_t kill_unix_ns = 0;         // right before the call
+  bool hit = false;               // still so once the victim was dead
+  std::int64_t kill_unix_ns = 0;  // right before the call
   std::uint32_t pid = 0;
   std::string group;
   std::uint64_t sequence = 0;
   std::string op;
-  std::uint64_t entered = 0;             // the victim's entry word: sequence + 1, or more
-  std::uint64_t completed = 0;           // the victim's, after its death: at most sequence for a hit
+  std::uint64_t entered = 0;    // the victim's entry word: sequence + 1, or more
+  std::uint64_t completed = 0;  // the victim's, after its death: at most sequence for a hit
   std::uint32_t blocks = 0;
   std::uint32_t own_blocks = 0;
   std::uint32_t own_blocks_distributed_before = 0;

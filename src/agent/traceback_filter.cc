@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "agent/slot_names.h"
+
 namespace closeranks::agent {
 namespace {
 
@@ -32,9 +34,10 @@ std::string without_addresses(std::string_view line) {
 
 // What python itself says of a script or module that it does not find: one line that is the whole error.
 bool is_python_refusal(std::string_view line) {
-  return line.find("python") != std::string_view::npos && (line.find(": can't open file '") != std::string_view::npos ||
-                                                           line.find(": No module named ") != std::string_view::npos ||
-                                                           line.find(": can't find '__main__' module") != std::string_view::npos);
+  return line.find("python") != std::string_view::npos &&
+         (line.find(": can't open file '") != std::string_view::npos ||
+          line.find(": No module named ") != std::string_view::npos ||
+          line.find(": can't find '__main__' module") != std::string_view::npos);
 }
 
 bool begins_block(std::string_view line) {
@@ -65,16 +68,6 @@ std::string key_of(const std::vector<std::string>& lines) {
 }
 
 }  // namespace
-
-std::string name_slots(std::vector<Slot> slots) {
-  std::sort(slots.begin(), slots.end());
-  std::string text = slots.size() == 1 ? "slot " : "slots ";
-  for (std::size_t at = 0; at < slots.size(); ++at) {
-    if (at > 0) text += at + 1 == slots.size() ? " and " : ", ";
-    text += std::to_string(slots[at].value());
-  }
-  return text;
-}
 
 TracebackFilter::Lines TracebackFilter::line(Slot slot, int stream, std::string_view text, Time now) {
   Lines shown = tick(now);
@@ -120,9 +113,11 @@ TracebackFilter::Lines TracebackFilter::ended(Slot slot, int stream, Time now) {
 
 void TracebackFilter::close(Slot slot, int stream, Block block, Time now, Lines& shown) {
   const std::string key = key_of(block.lines);
-  const auto same = std::find_if(errors_.begin(), errors_.end(), [&](const Remembered& error) { return error.key == key; });
+  const auto same =
+      std::find_if(errors_.begin(), errors_.end(), [&](const Remembered& error) { return error.key == key; });
   if (same != errors_.end()) {
-    const bool again = same->first == slot || std::find(same->others.begin(), same->others.end(), slot) != same->others.end();
+    const bool again =
+        same->first == slot || std::find(same->others.begin(), same->others.end(), slot) != same->others.end();
     if (!again) {
       if (same->shown && same->others_told == same->others.size()) same->due = now + gather;
       same->others.push_back(slot);

@@ -64,10 +64,10 @@ class TracebackFilter {
     Slot first;
     int stream = 2;
     std::vector<std::string> lines;
-    std::vector<Slot> others;    // that showed the same
+    std::vector<Slot> others;  // that showed the same
     std::size_t others_told = 0;
     bool shown = false;
-    Time due;                    // when to show it, or to tell of the others
+    Time due;  // when to show it, or to tell of the others
   };
   void close(Slot slot, int stream, Block block, Time now, Lines& shown);
   void show(Remembered& error, Lines& shown);
@@ -76,8 +76,5 @@ class TracebackFilter {
   std::map<std::pair<Slot, int>, Block> open_;
   std::vector<Remembered> errors_;
 };
-
-// "slots 0, 1 and 3", "slot 2".
-std::string name_slots(std::vector<Slot> slots);
 
 }  // namespace closeranks::agent

@@ -3,6 +3,9 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "agent/slot_names.h"
 
 namespace closeranks::agent {
 namespace {
@@ -11,10 +14,10 @@ bool is_clean(int wait_status) { return WIFEXITED(wait_status) && WEXITSTATUS(wa
 
 }  // namespace
 
-std::string as_predicate(const std::string& reason) {
-  if (reason.starts_with("killed by")) return "was " + reason;
+std::string as_predicate(const std::string& reason, bool several) {
+  if (reason.starts_with("killed by")) return (several ? "were " : "was ") + reason;
   if (reason.starts_with("exited with")) return reason;
-  return "is lost" + (reason.empty() ? "" : ": " + reason);
+  return (several ? "are lost" : "is lost") + (reason.empty() ? "" : ": " + reason);
 }
 
 Verdict::Verdict(std::uint32_t workers, bool shrink) : workers_(workers), shrink_(shrink) {}
@@ -82,10 +85,19 @@ int Verdict::exit_status() const {
 }
 
 std::vector<std::string> Verdict::causes() const {
-  std::vector<std::string> sentences;
+  // By reason, in the order of the first worker of each.
+  std::vector<std::pair<std::string, std::vector<Slot>>> groups;
   for (const Slot slot : signs_) {
-    if (!failed(workers_[slot.value()])) continue;
-    sentences.push_back("slot " + std::to_string(slot.value()) + " " + as_predicate(workers_[slot.value()].reason));
+    const Worker& worker = workers_[slot.value()];
+    if (!failed(worker)) continue;
+    auto group =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& one) { return one.first == worker.reason; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {worker.reason, {}});
+    group->second.push_back(slot);
+  }
+  std::vector<std::string> sentences;
+  for (const auto& [reason, slots] : groups) {
+    sentences.push_back(name_slots(slots) + " " + as_predicate(reason, slots.size() > 1));
   }
   return sentences;
 }

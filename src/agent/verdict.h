@@ -36,6 +36,7 @@ class Verdict {
   // 0: every worker of the last view exited 0. Else that of the root cause, 128+n for a signal.
   [[nodiscard]] int exit_status() const;
   // "slot 2 was killed by signal 9 (SIGKILL)": the root cause first; every worker that did not exit 0, or was excluded.
+  // Workers that ended alike share a sentence: "slots 0, 1 and 3 exited with status 1".
   [[nodiscard]] std::vector<std::string> causes() const;
   [[nodiscard]] std::vector<Slot> present() const;
   [[nodiscard]] std::vector<Slot> finished() const;  // of the last view, exited 0
@@ -61,7 +62,7 @@ class Verdict {
   int signal_ = 0;
 };
 
-// "was killed by signal 9 (SIGKILL)", "exited with status 1", "is lost: stopped for 5.0 s".
-std::string as_predicate(const std::string& reason);
+// "was killed by signal 9 (SIGKILL)", "exited with status 1", "is lost: stopped for 5.0 s"; of several: "were", "are".
+std::string as_predicate(const std::string& reason, bool several = false);
 
 }  // namespace closeranks::agent

@@ -15,7 +15,7 @@
 
 #include "agent/process_tree.h"
 #include "agent/worker_process.h"
-#include "base/log.h"
+#include "base/priority.h"
 #include "transport/futex.h"
 #include "transport/process_state.h"
 
@@ -52,6 +52,7 @@ struct Followed {
   pid_t pid = 0;
   FileDescriptor process;
   std::optional<transport::PeerLife> life;
+  pid_t life_holder = 0;
   Stage stage = Stage::running;
   Clock::time_point since;  // of the stage
   bool by_itself = true;    // was dying before anyone killed it
@@ -60,6 +61,7 @@ struct Followed {
   Clock::time_point reaped_at;
   bool told_exit = false;
   int status = -1;  // as from waitpid, -1: not known
+  int cause = 0;    // of a child that held the life words and failed: what the worker's end is put down to
   std::string reason;
 };
 
@@ -72,8 +74,8 @@ struct Watcher::State {
 
   WatcherHandlers handlers;
   std::mutex mutex;
-  std::map<WorkerId, Followed> workers;            // under mutex
-  std::vector<std::function<void()>> told;         // under mutex: handler calls to make without it
+  std::map<WorkerId, Followed> workers;     // under mutex
+  std::vector<std::function<void()>> told;  // under mutex: handler calls to make without it
   std::atomic<std::uint32_t> bell{0};
   std::atomic<bool> stopping{false};
   std::thread thread;
@@ -116,11 +118,24 @@ struct Watcher::State {
   void begin_fence(Followed& worker) {
     if (worker.stage != Stage::fencing) move_to(worker, Stage::fencing);
     // Of a child of ours it can only fail because the child is gone.
-    if (!worker.reaped) (void)transport::send_signal(worker.process, SIGKILL);
+    if (worker.reaped) return;
+    (void)transport::send_signal(worker.process, SIGKILL);
+    hasten_death(worker.pid, true);
   }
 
-  // The word of its life says that it died, or (reaped) it is known to have ended.
+  // The process with the life words is a child of the worker's own (a shell script around it). Its end is the script's
+  // to deal with, until the coordinator asks for the fence.
+  void on_childs_life_lost(WorkerId id, Followed& worker) {
+    worker.cause = std::max(status_of_ending(worker.life_holder), 0);
+    worker.life.reset();
+    if (worker.cause != 0) suspect(id, worker, transport::describe_wait_status(worker.cause));
+  }
+
   void on_life_lost(WorkerId id, Followed& worker) {
+    if (worker.life_holder != worker.pid) {
+      on_childs_life_lost(id, worker);
+      return;
+    }
     const int status = worker.reaped ? worker.status : status_of_ending(worker.pid);
     if (status == 0) {
       move_to(worker, Stage::leaving);
@@ -161,13 +176,14 @@ struct Watcher::State {
     }
     if (!tree_is_gone(id)) return;
     if (!worker.reaped && worker.status < 0) worker.status = status_of_ending(worker.pid);
+    // Freeing its memory takes long and is nobody's hurry.
+    if (!worker.reaped) hasten_death(worker.pid, false);
     move_to(worker, Stage::gone);
     if (!worker.by_itself || !is_clean(worker.status)) {
       if (worker.status >= 0 && worker.by_itself) worker.reason = transport::describe_wait_status(worker.status);
-      told.push_back([this, message = membership::Fenced{id, worker.by_itself, worker.reaped,
-                                                         std::max(worker.status, 0), worker.reason}] {
-        handlers.fenced(message);
-      });
+      told.push_back(
+          [this, message = membership::Fenced{id, worker.by_itself, worker.reaped, std::max(worker.status, 0),
+                                              worker.reason}] { handlers.fenced(message); });
     }
     tell_exit(id, worker);
   }
@@ -176,8 +192,9 @@ struct Watcher::State {
   void tell_exit(WorkerId id, Followed& worker) {
     if (!worker.reaped || worker.stage != Stage::gone || worker.told_exit) return;
     worker.told_exit = true;
-    const std::string reason = worker.by_itself ? transport::describe_wait_status(worker.status) : worker.reason;
-    told.push_back([this, message = membership::Exited{id, worker.status, reason}] { handlers.exited(message); });
+    const int status = worker.cause != 0 ? worker.cause : worker.status;
+    const std::string reason = worker.by_itself ? transport::describe_wait_status(status) : worker.reason;
+    told.push_back([this, message = membership::Exited{id, status, reason}] { handlers.exited(message); });
   }
 
   // One look at everybody. Returns how long to sleep.
@@ -246,12 +263,13 @@ void Watcher::follow(WorkerId worker, pid_t pid, const FileDescriptor& process) 
   followed.process = process.duplicate();
 }
 
-void Watcher::attach_life(WorkerId worker, transport::PeerLife life) {
+void Watcher::attach_life(WorkerId worker, transport::PeerLife life, pid_t holder) {
   {
     const std::scoped_lock lock(state_->mutex);
     const auto found = state_->workers.find(worker);
     if (found == state_->workers.end()) return;
     found->second.life.emplace(std::move(life));
+    found->second.life_holder = holder;
   }
   state_->ring();
 }
@@ -264,11 +282,11 @@ void Watcher::fence(WorkerId worker, const std::string& reason) {
     Followed& followed = found->second;
     if (followed.stage == Stage::gone) {
       // Asked for again: the answer may have been lost with a connection.
-      state_->told.push_back([state = state_.get(),
-                              message = membership::Fenced{worker, followed.by_itself, followed.reaped,
-                                                           std::max(followed.status, 0), followed.reason}] {
-        state->handlers.fenced(message);
-      });
+      state_->told.push_back(
+          [state = state_.get(), message = membership::Fenced{worker, followed.by_itself, followed.reaped,
+                                                              std::max(followed.status, 0), followed.reason}] {
+            state->handlers.fenced(message);
+          });
     } else {
       const bool dying = followed.reaped || transport::has_ended(followed.process) ||
                          (followed.life.has_value() && followed.life->died());

@@ -1,8 +1,8 @@
 // Notices the death of workers in a fraction of a millisecond and proves that they are gone: one thread, ahead of
 // ordinary ones, that sleeps on the life words of all workers.
 //
-//   life word says "owner died"  -> suspected -> (SIGKILL to be sure) -> no thread has memory -> fenced -> reaped -> exited
-//   fence() or reap() asked       ----------------^
+//   life word says "owner died"  -> suspected -> (SIGKILL to be sure) -> no thread has memory -> fenced -> reaped ->
+//   exited fence() or reap() asked       ----------------^
 //
 // Nothing here names a worker by its pid once it is reaped: a pid can come to mean another process.
 #pragma once
@@ -42,12 +42,13 @@ class Watcher {
 
   // A new worker: `process` is duplicated.
   void follow(WorkerId worker, pid_t pid, const FileDescriptor& process);
-  // Its life word, once it can be fetched.
-  void attach_life(WorkerId worker, transport::PeerLife life);
+  // Its life word, once it is found. `holder`: the process it was found in, which is a child of the worker's own where
+  // that is a shell script around it.
+  void attach_life(WorkerId worker, transport::PeerLife life, pid_t holder);
   // Kills the worker and every process of its tree that could write into shared memory, and proves it. Idempotent.
   void fence(WorkerId worker, const std::string& reason);
-  // Reaps the worker, which is a zombie (its pidfd is readable). Returns the status as from waitpid; nullopt when it was
-  // not yet a zombie.
+  // Reaps the worker, which is a zombie (its pidfd is readable). Returns the status as from waitpid; nullopt when it
+  // was not yet a zombie.
   std::optional<int> reap(WorkerId worker);
   // Sends a signal to the worker's process group, unless it is reaped.
   void signal_group(WorkerId worker, int signal);

@@ -11,9 +11,23 @@ namespace {
 
 // Left behind by an outer job or an earlier launch, these would send a worker to a rendezvous of nobody.
 constexpr std::string_view scrubbed[] = {
-    "RANK",           "LOCAL_RANK",       "GROUP_RANK",        "ROLE_RANK",         "ROLE_NAME",        "LOCAL_WORLD_SIZE",
-    "WORLD_SIZE",     "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",   "MASTER_ADDR",       "MASTER_PORT",      "CLOSERANKS_COORDINATOR",
-    "CLOSERANKS_TOKEN", "CLOSERANKS_WORKER", "CLOSERANKS_JOB", "CLOSERANKS_POLICY", "CLOSERANKS_ORPHAN_TIMEOUT",
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "LOCAL_WORLD_SIZE",
+    "WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "CLOSERANKS_COORDINATOR",
+    "CLOSERANKS_TOKEN",
+    "CLOSERANKS_WORKER",
+    "CLOSERANKS_JOB",
+    "CLOSERANKS_POLICY",
+    "CLOSERANKS_ORPHAN_TIMEOUT",
 };
 
 bool is_scrubbed(std::string_view name) {

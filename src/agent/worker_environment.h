@@ -18,7 +18,7 @@ struct JobFacts {
   std::string token;        // the job's secret
   std::string coordinator;  // "127.0.0.1:port"
   std::uint16_t master_port = 0;
-  std::string log_folder;   // empty: no log files
+  std::string log_folder;  // empty: no log files
 };
 
 using Variable = std::pair<std::string, std::string>;
@@ -31,8 +31,8 @@ std::vector<Variable> worker_variables(const LaunchOptions& options, const JobFa
 std::vector<std::string> worker_environment(const LaunchOptions& options, const JobFacts& facts, Slot slot,
                                             std::span<const std::string> inherited);
 
-// The python for workers and tools: beside the tool, else $PYTHON_EXEC, else python3. `tool_folders`: where the tool is,
-// as it was called and with links resolved.
+// The python for workers and tools: beside the tool, else $PYTHON_EXEC, else python3. `tool_folders`: where the tool
+// is, as it was called and with links resolved.
 std::string find_python(std::span<const std::string> tool_folders);
 
 // What is executed: program and arguments.

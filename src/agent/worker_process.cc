@@ -1,11 +1,8 @@
 #include "agent/worker_process.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,7 +32,8 @@ struct Pipe {
 Result<Pipe> make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    return Status(Fault::system, Move::give_up, std::string("cannot make a pipe for a worker's output: ") + std::strerror(errno));
+    return Status(Fault::system, Move::give_up,
+                  std::string("cannot make a pipe for a worker's output: ") + std::strerror(errno));
   }
   Pipe pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
   // Ours alone: the worker's end stays blocking, as programs expect of their stdout.
@@ -83,8 +81,7 @@ Result<WorkerProcess> start_worker(std::span<const std::string> command, std::sp
   ::posix_spawnattr_setsigmask(&plan.attributes, &none);
   ::posix_spawnattr_setsigdefault(&plan.attributes, &all);
   ::posix_spawnattr_setpgroup(&plan.attributes, 0);
-  ::posix_spawnattr_setflags(&plan.attributes,
-                             POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  ::posix_spawnattr_setflags(&plan.attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
 
   WorkerProcess worker;
   const int error = ::posix_spawnp(&worker.pid, command.front().c_str(), &plan.actions, &plan.attributes,
@@ -115,13 +112,6 @@ int status_of_ending(pid_t pid) {
   int status = -1;
   rest >> status;
   return rest ? status : -1;
-}
-
-void raise_own_priority() {
-  sched_param lowest_real_time{};
-  lowest_real_time.sched_priority = ::sched_get_priority_min(SCHED_FIFO);
-  if (::sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &lowest_real_time) == 0) return;
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), -10);
 }
 
 }  // namespace closeranks::agent

@@ -28,8 +28,4 @@ Result<WorkerProcess> start_worker(std::span<const std::string> command, std::sp
 // that is known to be. -1: no such process, or not ours to see. Precondition: `pid` is not reaped.
 int status_of_ending(pid_t pid);
 
-// The calling thread runs before ordinary ones where the system permits it (real-time, else a better nice value):
-// noticing a death must not wait behind training that keeps all cores busy. Silently without effect otherwise.
-void raise_own_priority();
-
 }  // namespace closeranks::agent

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/priority.h"
 #include "transport/fixed_text.h"
 
 namespace closeranks::transport {
@@ -129,6 +130,8 @@ void OwnLife::State::keep(std::promise<int> started) {
     return;
   }
   hold_words();
+  // When the process is killed, this thread's end is what its watchers wait for.
+  raise_own_priority();
   started.set_value(0);
   // The one wait without a deadline: sleeping until the process ends is this thread's purpose.
   while (leave.load(std::memory_order_acquire) == 0) {

@@ -32,8 +32,7 @@ TEST(CommandLine, TakesBothSpellings) {
 }
 
 TEST(CommandLine, LeavesTheScriptsOwnArgumentsAlone) {
-  const LaunchOptions options =
-      parse({"--shrink", "train.py", "--nproc_per_node", "9", "-m", "--help", "--", "x"});
+  const LaunchOptions options = parse({"--shrink", "train.py", "--nproc_per_node", "9", "-m", "--help", "--", "x"});
   EXPECT_THAT(options.script, ElementsAre("train.py", "--nproc_per_node", "9", "-m", "--help", "--", "x"));
   EXPECT_EQ(options.workers, 1u);
   EXPECT_FALSE(options.module);
@@ -62,7 +61,9 @@ TEST(CommandLine, TakesOurFlags) {
   EXPECT_EQ(options.orphan_timeout, milliseconds(7000));
 }
 
-TEST(CommandLine, TheLastOfTwoCounts) { EXPECT_EQ(parse({"--nproc-per-node=2", "--nproc_per_node=5", "a"}).workers, 5u); }
+TEST(CommandLine, TheLastOfTwoCounts) {
+  EXPECT_EQ(parse({"--nproc-per-node=2", "--nproc_per_node=5", "a"}).workers, 5u);
+}
 
 TEST(CommandLine, AWrongFlagNamesTheNearestRightOne) {
   EXPECT_THAT(refusal({"--nproc-per-nod", "4", "a.py"}), HasSubstr("did you mean --nproc-per-node?"));

@@ -33,7 +33,7 @@ TEST_F(LogFolderTest, IsPrivateAndNamedByTimeAndJob) {
   const auto folder = make_log_folder(root / "deep" / "er", "job1", false);
   ASSERT_TRUE(folder.ok()) << folder.status().message();
   EXPECT_TRUE(folder.value().path.ends_with("-job1"));
-  struct stat about {};
+  struct stat about{};
   ASSERT_EQ(::stat(folder.value().path.c_str(), &about), 0);
   EXPECT_EQ(about.st_mode & 0777, 0700u);
 }

@@ -18,7 +18,9 @@ std::string from_hex(std::string_view hex) {
 }
 
 // As torch 2.15's client sends them.
-const std::string hello = from_hex("00cef7853c" "0d8f240000");
+const std::string hello = from_hex(
+    "00cef7853c"
+    "0d8f240000");
 
 std::vector<Query> decode(QueryDecoder& decoder, const std::string& bytes) {
   std::vector<Query> queries;
@@ -44,14 +46,16 @@ std::string refusal(const std::string& bytes) {
 TEST(StoreProtocol, ReadsTorchsOwnBytes) {
   QueryDecoder decoder;
   const auto queries = decode(
-      decoder, hello + from_hex("0102000000000000002f6b010000000000000076"                            // set k v
-                                "0402000000000000002f6ef9ffffffffffffff"                              // add n -7
-                                "0202000000000000002f63010000000000000079010000000000000077"          // cas c y w
-                                "06020000000000000003000000000000002f6d3103000000000000002f6d32"      // wait m1 m2
+      decoder, hello + from_hex("0102000000000000002f6b010000000000000076"                        // set k v
+                                "0402000000000000002f6ef9ffffffffffffff"                          // add n -7
+                                "0202000000000000002f63010000000000000079010000000000000077"      // cas c y w
+                                "06020000000000000003000000000000002f6d3103000000000000002f6d32"  // wait m1 m2
                                 "0b020000000000000003000000000000002f6d3101000000000000007803000000000000002f6d320200"
-                                "0000000000007979"                                                    // multi_set
-                                "11" "0c" "07"
-                                "1203000000000000002f62320200000000000000"));                         // barrier b2 2
+                                "0000000000007979"  // multi_set
+                                "11"
+                                "0c"
+                                "07"
+                                "1203000000000000002f62320200000000000000"));  // barrier b2 2
   ASSERT_EQ(queries.size(), 11u);
   EXPECT_EQ(queries[0].type, QueryType::validate);
   EXPECT_EQ(queries[1].type, QueryType::ping);
@@ -72,8 +76,9 @@ TEST(StoreProtocol, ReadsTorchsOwnBytes) {
 
 TEST(StoreProtocol, TakesBytesOneByOne) {
   QueryDecoder decoder;
-  const std::string bytes = hello + from_hex("0b020000000000000003000000000000002f6d3101000000000000007803000000000000"
-                                             "002f6d3202000000000000007979");
+  const std::string bytes = hello + from_hex(
+                                        "0b020000000000000003000000000000002f6d3101000000000000007803000000000000"
+                                        "002f6d3202000000000000007979");
   std::vector<Query> queries;
   for (const char byte : bytes) {
     for (Query& query : decode(decoder, std::string(1, byte))) queries.push_back(std::move(query));
@@ -91,7 +96,9 @@ TEST(StoreProtocol, RefusesStrangers) {
 
 TEST(StoreProtocol, IsBounded) {
   EXPECT_THAT(refusal(hello + from_hex("0301200000000000ff")), HasSubstr("over the limit"));
-  EXPECT_THAT(refusal(hello + from_hex("01010000000000000061" "ffffffffffffffff")), HasSubstr("over the limit"));
+  EXPECT_THAT(refusal(hello + from_hex("01010000000000000061"
+                                       "ffffffffffffffff")),
+              HasSubstr("over the limit"));
   EXPECT_THAT(refusal(hello + from_hex("06ffffffffffffffff")), HasSubstr("keys in one wait"));
   // Each value within its bound, all of them together not.
   std::string many = hello + from_hex("0b0900000000000000");

@@ -14,7 +14,8 @@ class StoreTest : public testing::Test {
   // The answers to one query, as (client, bytes) pairs.
   std::vector<std::pair<Store::Client, std::string>> ask(Store::Client client, QueryType type,
                                                          std::vector<std::string> keys = {},
-                                                         std::vector<std::string> values = {}, std::int64_t number = 0) {
+                                                         std::vector<std::string> values = {},
+                                                         std::int64_t number = 0) {
     Store::Outcome outcome = store.handle(client, Query{type, std::move(keys), std::move(values), number});
     refusal = outcome.refusal.message();
     std::vector<std::pair<Store::Client, std::string>> answers;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "agent/slot_names.h"
+
 namespace closeranks::agent {
 namespace {
 

@@ -181,7 +181,8 @@ TEST(WorkerProcess, SaysWhyAProgramCannotBeStarted) {
 
 TEST(WorkerProcess, StartsWithAnEmptyStdinDefaultSignalsAndItsOwnGroup) {
   ::signal(SIGPIPE, SIG_IGN);
-  auto worker = start_worker(std::vector<std::string>{"sh", "-c", "cat; grep SigIgn /proc/self/status; echo end"}, environment);
+  auto worker =
+      start_worker(std::vector<std::string>{"sh", "-c", "cat; grep SigIgn /proc/self/status; echo end"}, environment);
   ASSERT_TRUE(worker.ok());
   EXPECT_EQ(::getpgid(worker.value().pid), worker.value().pid);
   // Signals 32 and 33 are glibc's own: its posix_spawn leaves them ignored until threads need them.

@@ -27,14 +27,29 @@ const JobFacts facts{"run-1a2b", "secret", "127.0.0.1:4000", 29401, "/logs/job"}
 
 TEST(WorkerEnvironment, HasTorchrunsVariablesAndOurs) {
   const auto environment = worker_environment(four_workers(), facts, Slot(2), {});
-  for (const char* expected :
-       {"RANK=2", "LOCAL_RANK=2", "GROUP_RANK=0", "ROLE_RANK=2", "ROLE_NAME=default", "LOCAL_WORLD_SIZE=4",
-        "WORLD_SIZE=4", "GROUP_WORLD_SIZE=1", "ROLE_WORLD_SIZE=4", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29401",
-        "TORCHELASTIC_RESTART_COUNT=0", "TORCHELASTIC_MAX_RESTARTS=0", "TORCHELASTIC_RUN_ID=run-1a2b",
-        "TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_ERROR_FILE=/logs/job/slot-2.error.json",
-        "OMP_NUM_THREADS=1", "CLOSERANKS_COORDINATOR=127.0.0.1:4000", "CLOSERANKS_TOKEN=secret",
-        "CLOSERANKS_WORKER=2", "CLOSERANKS_JOB=run-1a2b", "CLOSERANKS_POLICY=fail",
-        "CLOSERANKS_ORPHAN_TIMEOUT=60000"}) {
+  for (const char* expected : {"RANK=2",
+                               "LOCAL_RANK=2",
+                               "GROUP_RANK=0",
+                               "ROLE_RANK=2",
+                               "ROLE_NAME=default",
+                               "LOCAL_WORLD_SIZE=4",
+                               "WORLD_SIZE=4",
+                               "GROUP_WORLD_SIZE=1",
+                               "ROLE_WORLD_SIZE=4",
+                               "MASTER_ADDR=127.0.0.1",
+                               "MASTER_PORT=29401",
+                               "TORCHELASTIC_RESTART_COUNT=0",
+                               "TORCHELASTIC_MAX_RESTARTS=0",
+                               "TORCHELASTIC_RUN_ID=run-1a2b",
+                               "TORCHELASTIC_USE_AGENT_STORE=True",
+                               "TORCHELASTIC_ERROR_FILE=/logs/job/slot-2.error.json",
+                               "OMP_NUM_THREADS=1",
+                               "CLOSERANKS_COORDINATOR=127.0.0.1:4000",
+                               "CLOSERANKS_TOKEN=secret",
+                               "CLOSERANKS_WORKER=2",
+                               "CLOSERANKS_JOB=run-1a2b",
+                               "CLOSERANKS_POLICY=fail",
+                               "CLOSERANKS_ORPHAN_TIMEOUT=60000"}) {
     EXPECT_THAT(environment, Contains(expected));
   }
 }

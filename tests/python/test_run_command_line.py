@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -125,9 +126,7 @@ def test_module_and_program(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
     (tmp_path / "package" / "thing.py").write_text("import sys; print('module', sys.argv[1:])")
-    job = run(
-        tmp_path, ["package.thing", "x"], workers=1, flags=("-m",), environment={"PYTHONPATH": str(tmp_path)}
-    )
+    job = run(tmp_path, ["package.thing", "x"], workers=1, flags=("-m",), environment={"PYTHONPATH": str(tmp_path)})
     assert job.status == 0, job.output
     assert "[0] module ['x']" in job.output
     job = run(tmp_path, ["sh", "-c", "echo program $RANK"], workers=2, flags=("--no-python",))
@@ -142,8 +141,6 @@ def test_a_program_that_does_not_exist(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -122,9 +122,7 @@ def test_a_killed_worker(tmp_path: Path, shrink: bool) -> None:
 
 
 def test_below_min_present_the_job_ends(tmp_path: Path) -> None:
-    job = Running(
-        tmp_path, script(tmp_path, "print('up')\ntime.sleep(100)\n"), 3, ("--shrink", "--min-present", "2")
-    )
+    job = Running(tmp_path, script(tmp_path, "print('up')\ntime.sleep(100)\n"), 3, ("--shrink", "--min-present", "2"))
     job.wait_for("up", 3)
     os.kill(job.pid(0), signal.SIGKILL)
     job.wait_for("slots 1 and 2 go on")
