@@ -96,7 +96,13 @@ CloseranksBackend::CloseranksBackend(std::shared_ptr<Engine> engine, std::shared
       settings_(std::move(settings)),
       hooks_(std::make_shared<HookTable>()),
       timeouts_(std::make_shared<Timeouts>(settings_->timeout)),
-      said_vacant_(std::make_shared<std::atomic<bool>>(false)) {}
+      said_vacant_(std::make_shared<std::atomic<bool>>(false)) {
+  run_at_stop([weak = std::weak_ptr(hooks_)] {
+    if (const auto hooks = weak.lock()) {
+      hooks->join();
+    }
+  });
+}
 
 CloseranksBackend::~CloseranksBackend() {
   if (engine_is_inherited()) {

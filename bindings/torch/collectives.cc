@@ -68,7 +68,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::allreduce(Tensors& tensors, co
   const at::Tensor& tensor = only_one(tensors, "all_reduce");
   TensorCall call(OpKind::all_reduce, "all_reduce");
   call.call().reduce = reduce_op(options.reduceOp, "all_reduce");
-  call.call().dtype = dtype_for_reducing(tensor.scalar_type(), options.reduceOp, "all_reduce");
+  call.call().dtype = dtype_for_reducing(tensor.scalar_type(), "all_reduce");
   call.add_in_place(tensor);
   return issue(std::move(call), {c10d::OpType::ALLREDUCE, "closeranks:all_reduce", options.timeout, options.asyncOp},
                tensors);
@@ -88,7 +88,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::allreduce_coalesced(Tensors& t
   check_same_type(tensors, type, "all_reduce_coalesced");
   TensorCall call(OpKind::all_reduce, "all_reduce_coalesced");
   call.call().reduce = reduce_op(options.reduceOp, "all_reduce_coalesced");
-  call.call().dtype = dtype_for_reducing(type, options.reduceOp, "all_reduce_coalesced");
+  call.call().dtype = dtype_for_reducing(type, "all_reduce_coalesced");
   for (const at::Tensor& tensor : tensors) {
     call.add_in_place(tensor);
   }
@@ -100,7 +100,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::reduce(Tensors& tensors, const
   const at::Tensor& tensor = only_one(tensors, "reduce");
   TensorCall call(OpKind::all_reduce, "reduce");
   call.call().reduce = reduce_op(options.reduceOp, "reduce");
-  call.call().dtype = dtype_for_reducing(tensor.scalar_type(), options.reduceOp, "reduce");
+  call.call().dtype = dtype_for_reducing(tensor.scalar_type(), "reduce");
   if (checked_rank(options.rootRank, "reduce") == communicator_->rank()) {
     call.add_in_place(tensor);
   } else {
@@ -126,7 +126,7 @@ c10::intrusive_ptr<CloseranksWork> CloseranksBackend::issue_gathering(TensorCall
         }
       }
     } else if (!said->exchange(true)) {
-      log::warning(name + " on group " + group.name + " has zeros in the parts of " +
+      log::warning(std::string(name) + " on group " + group.name + " has zeros in the parts of " +
                    std::to_string(group.members.size() - from.slots.size()) +
                    " vacant slots; work.contributors() tells which parts are real (said once per group)");
     }
@@ -278,7 +278,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::reduce_scatter(Tensors& output
   check_parts(parts, output, getSize(), "reduce_scatter");
   TensorCall call(OpKind::reduce_scatter, "reduce_scatter");
   call.call().reduce = reduce_op(options.reduceOp, "reduce_scatter");
-  call.call().dtype = dtype_for_reducing(output.scalar_type(), options.reduceOp, "reduce_scatter");
+  call.call().dtype = dtype_for_reducing(output.scalar_type(), "reduce_scatter");
   for (const at::Tensor& part : parts) {
     call.add_input(part);
   }
@@ -292,7 +292,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::reduce_scatter_single(at::Tens
   check_whole(input, output, getSize(), "reduce_scatter_single");
   TensorCall call(OpKind::reduce_scatter, "reduce_scatter_single");
   call.call().reduce = reduce_op(options.reduceOp, "reduce_scatter_single");
-  call.call().dtype = dtype_for_reducing(output.scalar_type(), options.reduceOp, "reduce_scatter_single");
+  call.call().dtype = dtype_for_reducing(output.scalar_type(), "reduce_scatter_single");
   call.add_input(input);
   call.add_output(output);
   return issue(
@@ -310,7 +310,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::reduce_scatter_single_coalesce
   const at::ScalarType type = outputs.front().scalar_type();
   check_same_type(outputs, type, "reduce_scatter_single_coalesced");
   call.call().reduce = reduce_op(options.reduceOp, "reduce_scatter_single_coalesced");
-  call.call().dtype = dtype_for_reducing(type, options.reduceOp, "reduce_scatter_single_coalesced");
+  call.call().dtype = dtype_for_reducing(type, "reduce_scatter_single_coalesced");
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     check_whole(inputs[i], outputs[i], getSize(), "reduce_scatter_single_coalesced");
   }

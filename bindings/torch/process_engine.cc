@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace closeranks::torch_binding {
 namespace {
@@ -16,6 +17,7 @@ struct ProcessEngine {
   std::mutex mutex;
   std::weak_ptr<Engine> engine;
   std::shared_ptr<Engine> kept;  // coordinated: until stop
+  std::vector<std::function<void()>> at_stop;
   std::atomic<bool> stopped{false};
   std::atomic<bool> inherited{false};
 };
@@ -99,10 +101,19 @@ void stop_engine(std::chrono::milliseconds grace) {
   process.stopped.store(true);
   auto engine = process.engine.lock();
   process.kept.reset();
+  const auto actions = std::exchange(process.at_stop, {});
   lock.unlock();
   if (engine) {
     engine->stop(grace);
   }
+  for (const auto& action : actions) {
+    action();
+  }
+}
+
+void run_at_stop(std::function<void()> action) {
+  const std::lock_guard lock(process_engine().mutex);
+  process_engine().at_stop.push_back(std::move(action));
 }
 
 bool engine_is_stopped() { return process_engine().stopped.load(); }

@@ -3,7 +3,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include <utility>
+#include <string>
 
 #include "failure.h"
 
@@ -52,21 +52,16 @@ DType dtype_for_moving(at::ScalarType type) {
   }
 }
 
-DType dtype_for_reducing(at::ScalarType type, const c10d::ReduceOp& reduce, const std::string& op) {
+DType dtype_for_reducing(at::ScalarType type, const char* op) {
   const DType dtype = dtype_for_moving(type);
   if (dtype == DType::bytes) {
-    throw_invalid_call(op + " cannot reduce tensors of type " + c10::toString(type) +
+    throw_invalid_call(std::string(op) + " cannot reduce tensors of type " + c10::toString(type) +
                        "; convert them to a numeric type first");
-  }
-  const bool complex = dtype == DType::complex64 || dtype == DType::complex128;
-  if (complex && !c10d::isComplexViewAsRealAllowed(reduce)) {
-    throw_invalid_call(op + " cannot order or combine complex numbers bit by bit; use SUM, AVG or PRODUCT for type " +
-                       c10::toString(type));
   }
   return dtype;
 }
 
-ReduceOp reduce_op(const c10d::ReduceOp& reduce, const std::string& op) {
+ReduceOp reduce_op(const c10d::ReduceOp& reduce, const char* op) {
   switch (reduce.op_) {
     case c10d::ReduceOp::SUM:
       return ReduceOp::sum;
@@ -85,26 +80,26 @@ ReduceOp reduce_op(const c10d::ReduceOp& reduce, const std::string& op) {
     case c10d::ReduceOp::BXOR:
       return ReduceOp::bxor;
     case c10d::ReduceOp::PREMUL_SUM:
-      throw_unsupported(op + " does not know PREMUL_SUM; multiply the tensor first, then use SUM");
+      throw_unsupported(std::string(op) + " does not know PREMUL_SUM; multiply the tensor first, then use SUM");
     default:
-      throw_invalid_call(op + " was given an unknown reduction");
+      throw_invalid_call(std::string(op) + " was given an unknown reduction");
   }
 }
 
-TensorCall::TensorCall(OpKind kind, std::string name) : name_(std::move(name)) { call_.kind = kind; }
+TensorCall::TensorCall(OpKind kind, const char* name) : name_(name) { call_.kind = kind; }
 
 void TensorCall::check(const at::Tensor& tensor, bool written) const {
   if (tensor.layout() != at::kStrided) {
-    throw_unsupported(name_ + " takes dense tensors; this one is " + c10::str(tensor.layout()) +
+    throw_unsupported(std::string(name_) + " takes dense tensors; this one is " + c10::str(tensor.layout()) +
                       ": call to_dense() first");
   }
   if (!tensor.device().is_cpu()) {
-    throw_unsupported(name_ + " was given a tensor on " + tensor.device().str() +
+    throw_unsupported(std::string(name_) + " was given a tensor on " + tensor.device().str() +
                       ", but closeranks serves CPU tensors only so far; move it to the CPU, or use another backend for "
                       "this device's group");
   }
   if (written && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-    throw_invalid_call(name_ +
+    throw_invalid_call(std::string(name_) +
                        " cannot write into a tensor whose elements share memory (an expanded one); call clone() first");
   }
 }

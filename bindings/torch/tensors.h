@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
-#include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
@@ -14,17 +13,17 @@ namespace closeranks::torch_binding {
 
 // A tensor type without a reduction (float8, complex32, quantised ones) moves as bytes.
 DType dtype_for_moving(at::ScalarType type);
-// Throws InvalidCall naming `op` when tensors of this type cannot be reduced with `reduce`.
-DType dtype_for_reducing(at::ScalarType type, const c10d::ReduceOp& reduce, const std::string& op);
+// Throws InvalidCall naming `op` for a type without arithmetic. Which reductions suit a type, the core decides.
+DType dtype_for_reducing(at::ScalarType type, const char* op);
 // Throws Unsupported for PREMUL_SUM.
-ReduceOp reduce_op(const c10d::ReduceOp& reduce, const std::string& op);
+ReduceOp reduce_op(const c10d::ReduceOp& reduce, const char* op);
 
 // One Call and what must happen around it. Built on the caller's thread before issue; the Work that owns it copies
 // back when the op has succeeded. Tensors stay alive as long as this does.
 class TensorCall {
  public:
-  // `name` is the op in the user's words ("all_gather"), for errors.
-  TensorCall(OpKind kind, std::string name);
+  // `name` is the op in the user's words ("all_gather"), a literal, for errors.
+  TensorCall(OpKind kind, const char* name);
 
   // Each checks the tensor (dense, on the CPU; outputs also not overlapping themselves) and throws Unsupported or
   // InvalidCall. Memory is appended to the call's inputs or outputs in the order of the calls.
@@ -42,7 +41,7 @@ class TensorCall {
   void copy_back();
 
   [[nodiscard]] Call& call() { return call_; }
-  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const char* name() const { return name_; }
   [[nodiscard]] std::uint64_t input_bytes() const { return bytes_of(call_.inputs); }
   [[nodiscard]] std::uint64_t output_bytes() const { return bytes_of(call_.outputs); }
   // The tensors as they were given to add_input and add_in_place: what the profiler shows.
@@ -62,7 +61,7 @@ class TensorCall {
   static std::uint64_t bytes_of(const std::vector<Buffer>& buffers);
 
   Call call_;
-  std::string name_;
+  const char* name_;
   std::vector<at::Tensor> inputs_;
   std::vector<at::Tensor> kept_;
   std::vector<CopyBack> copies_;

@@ -1,0 +1,33 @@
+"""Fixtures of the Python tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from worker_processes import Body, Workers, in_group, start
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Callable[..., Workers]]:
+    """Starts plain jobs: the fixture is called with a body (see worker_processes.Body) and the number of workers."""
+    started: list[Workers] = []
+
+    def run(
+        body: Body, world: int = 4, *, backend: str = "closeranks", timeout: float = 30.0, **keywords: Any
+    ) -> Workers:
+        folder = tmp_path / f"job{len(started)}"
+        folder.mkdir()
+        workers = start(in_group(body, folder, backend, timeout), world, **keywords)
+        started.append(workers)
+        return workers
+
+    yield run
+    for workers in started:
+        for process in workers.processes:
+            if process.is_alive():
+                process.kill()
+                process.join()
