@@ -435,9 +435,9 @@ void Server::State::report(const membership::Event& given) {
     event.detail = "present slots: " + list(given.present) + (given.detail.empty() ? "" : "; " + given.detail);
   }
   if (given.repaired) {
-    event.detail = given.repaired->op + " " + std::to_string(given.repaired->sequence) + " of group " +
-                   given.repaired->group + ", contributors: " + list(given.repaired->contributors) +
-                   ", blocks taken over: " + std::to_string(given.repaired->blocks_taken_over);
+    event.detail = given.repaired->op + " of group '" + given.repaired->group + "', with the inputs of slots " +
+                   list(given.repaired->contributors) + "; blocks taken over here: " +
+                   std::to_string(given.repaired->blocks_taken_over);
   }
   events.emit(event);
   if (given.kind == membership::EventKind::gave_up || given.kind == membership::EventKind::superseded) {

@@ -79,8 +79,7 @@ Effects Coordinator::handle_worker(const FromWorker& message, Time now) {
   if (std::get_if<Goodbye>(&message) != nullptr) on_goodbye(*member);
   if (const auto* repaired = std::get_if<OpRepaired>(&message)) {
     emit(EventKind::op_repaired, member,
-         repaired->op + " " + std::to_string(repaired->sequence) + " of group '" + repaired->group +
-             "' was finished without the lost worker");
+         repaired->op + " of group '" + repaired->group + "' was finished without the lost worker");
     effects_.events.back().repaired = *repaired;
   }
   return finish(now);

@@ -260,14 +260,14 @@ TEST(Server, LeavingInOrderIsHeardToTheLastByte) {
   job.start_all();
   EXPECT_TRUE(job.workers[0]
                   ->link()
-                  .send(membership::OpRepaired{WorkerId(0), "default_pg", 9, "all_reduce", {Slot(0), Slot(1)}, 3})
+                  .send(membership::OpRepaired{WorkerId(0), "default_pg", 9, "all_reduce #9", {Slot(0), Slot(1)}, 3})
                   .ok());
   job.workers[0]->goodbye();
   EXPECT_TRUE(job.saw(EventKind::worker_left));
   ASSERT_TRUE(job.saw(EventKind::op_repaired));
   job.board.change([&] {
     EXPECT_THAT(job.find(EventKind::op_repaired)->detail,
-                HasSubstr("all_reduce 9 of group default_pg, contributors: 0, 1, blocks taken over: 3"));
+                HasSubstr("all_reduce #9 of group 'default_pg', with the inputs of slots 0, 1; blocks taken over here: 3"));
   });
 }
 

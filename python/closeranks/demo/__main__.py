@@ -43,7 +43,7 @@ def main() -> int:
     started = time.monotonic()
 
     def tell(line: str) -> None:
-        console.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {line}")
+        console.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {line}", soft_wrap=True)
 
     folder: Path = arguments.out.resolve()
     workers, steps = arguments.workers, arguments.steps
