@@ -27,6 +27,11 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
+bool is_ignored(int signal) {
+  struct sigaction current{};
+  return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
+}
+
 // A file name and a claim on connections: letters, digits, - and _ of the run's id, and something unique.
 std::string make_job_id(const std::string& run_id) {
   std::string id;
@@ -49,7 +54,9 @@ Job::Job(const LaunchOptions& options, const std::vector<std::string>& tool_fold
       deadline_(main_),
       verdict_(options.workers, options.shrink),
       control_("cr-control") {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signals_.add(signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT}) signals_.add(signal);
+  // Under nohup the job outlives its terminal.
+  if (!is_ignored(SIGHUP)) signals_.add(SIGHUP);
 }
 
 Status Job::open_log_folder() {

@@ -45,6 +45,8 @@ void Job::reap_children() {
     } else if (watcher_->reap(worker->first).has_value()) {
       worker->second.exited = true;
       leftovers_ = true;
+    } else {
+      return;  // not yet after all; the next tick asks again
     }
   }
 }

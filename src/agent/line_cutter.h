@@ -9,7 +9,7 @@
 namespace closeranks::agent {
 
 // Longer lines are passed on in pieces of this size, so that a worker that never writes a newline costs no memory.
-inline constexpr std::size_t max_line_bytes = 64 * 1024;
+inline constexpr std::size_t max_line_bytes = 64ull * 1024;
 
 class LineCutter {
  public:

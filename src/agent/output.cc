@@ -27,7 +27,7 @@
 namespace closeranks::agent {
 namespace {
 
-constexpr std::size_t read_bytes = 64 * 1024;
+constexpr std::size_t read_bytes = 64ull * 1024;
 // Colours of the slots' prefixes on a terminal, in turn.
 constexpr std::array<const char*, 6> colours = {"36", "33", "32", "35", "34", "31"};
 

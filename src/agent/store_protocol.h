@@ -42,10 +42,10 @@ std::string_view name_of(QueryType type);
 inline constexpr std::uint32_t store_magic = 0x3C85F7CE;
 
 // Bounds, as torch's own server has them, and one on the whole.
-inline constexpr std::uint64_t max_key_bytes = 8 * 1024;
-inline constexpr std::uint64_t max_value_bytes = 8 * 1024 * 1024;
-inline constexpr std::uint64_t max_keys_per_query = 128 * 1024;
-inline constexpr std::uint64_t max_query_bytes = 64 * 1024 * 1024;
+inline constexpr std::uint64_t max_key_bytes = 8ull * 1024;
+inline constexpr std::uint64_t max_value_bytes = 8ull * 1024 * 1024;
+inline constexpr std::uint64_t max_keys_per_query = 128ull * 1024;
+inline constexpr std::uint64_t max_query_bytes = 64ull * 1024 * 1024;
 
 struct Query {
   QueryType type = QueryType::ping;

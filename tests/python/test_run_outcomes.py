@@ -160,7 +160,7 @@ def test_a_stop_for_good_is_a_kill(tmp_path: Path) -> None:
     assert [e["slot"] for e in job.events() if e["event"] == "worker_excluded"] == [1]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_to_the_agent_ends_the_workers_in_order(tmp_path: Path, number: int, status: int) -> None:
     body = (
         "def bye(*_):\n    print('goodbye', rank)\n    sys.exit(0)\n"
