@@ -39,9 +39,9 @@ struct Call {
   OpKind kind = OpKind::barrier;
   DType dtype = DType::bytes;
   ReduceOp reduce = ReduceOp::sum;
-  Rank root;               // root, or the peer of send/recv
-  bool any_source = false; // recv only: `root` is ignored, the source is told by Op::source()
-  std::int32_t tag = 0;    // send and recv
+  Rank root;                // root, or the peer of send/recv
+  bool any_source = false;  // recv only: `root` is ignored, the source is told by Op::source()
+  std::int32_t tag = 0;     // send and recv
   std::vector<Buffer> inputs;
   std::vector<Buffer> outputs;
   // Deadline of the op from its issue; zero: the group's own timeout.
@@ -74,6 +74,7 @@ class Op {
   [[nodiscard]] virtual Rank source() const = 0;  // recv with any_source
   [[nodiscard]] virtual std::uint64_t sequence() const = 0;
   // Runs `action` once when the op is done (at once if it is), on the completing thread, with no lock of ours held.
+  // wait() returns after the actions given before the op was done have run, except inside of one of them.
   virtual void when_done(std::function<void()> action) = 0;
 };
 
@@ -87,8 +88,8 @@ struct FinishedOp {
 };
 
 struct GroupOptions {
-  std::string name;             // the same on every member
-  std::vector<Slot> members;    // rank order; contains this worker's slot
+  std::string name;           // the same on every member
+  std::vector<Slot> members;  // rank order; contains this worker's slot
   Policy policy = Policy::fail;
   // DDP's own broadcasts: the root is the lowest contributing member instead of Call::root.
   bool lowest_member_is_root = false;
@@ -104,7 +105,7 @@ class Communicator {
 
   [[nodiscard]] virtual const GroupOptions& options() const = 0;
   [[nodiscard]] virtual Rank rank() const = 0;
-  [[nodiscard]] virtual std::vector<Slot> present() const = 0;  // members not excluded in the installed view
+  [[nodiscard]] virtual std::vector<Slot> present() const = 0;       // members not excluded in the installed view
   [[nodiscard]] virtual Contributors last_contributors() const = 0;  // of the last op done
   // The last ops done, oldest first, at most 256.
   [[nodiscard]] virtual std::vector<FinishedOp> recent_ops() const = 0;

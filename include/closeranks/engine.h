@@ -21,13 +21,13 @@ struct AddressBook {
 };
 
 struct EngineOptions {
-  Slot slot;                  // of this worker
-  std::uint32_t slots = 1;    // N of the job
+  Slot slot;                // of this worker
+  std::uint32_t slots = 1;  // N of the job
   // Coordinated job; empty: plain job (fixed members, policy fail only). "host:port".
   std::string coordinator;
-  std::string token;          // shared secret of the job; plain jobs draw one and share it through the address book
-  WorkerId worker;            // given by the agent; plain: equal to the slot
-  std::string job;            // id of the job, for logs and names
+  std::string token;  // shared secret of the job; plain jobs draw one and share it through the address book
+  WorkerId worker;    // given by the agent; plain: equal to the slot
+  std::string job;    // id of the job, for logs and names
   std::chrono::milliseconds orphan_timeout{60000};
   // How errors name a member: "slot 2" in a coordinated job, "rank 2" in a plain one.
   std::string member_word = "slot";

@@ -1,4 +1,5 @@
-// Identities used everywhere in closeranks. Each is its own type, so that a slot, a rank and a worker cannot be mixed up.
+// Identities used everywhere in closeranks. Each is its own type, so that a slot, a rank and a worker cannot be mixed
+// up.
 #pragma once
 
 #include <compare>

@@ -41,8 +41,7 @@ enum class Fault : std::uint8_t {
 class [[nodiscard]] Status {
  public:
   Status() = default;  // ok
-  Status(Fault fault, Move move, std::string message)
-      : fault_(fault), move_(move), message_(std::move(message)) {}
+  Status(Fault fault, Move move, std::string message) : fault_(fault), move_(move), message_(std::move(message)) {}
 
   [[nodiscard]] bool ok() const { return fault_ == Fault::none; }
   [[nodiscard]] Fault fault() const { return fault_; }
@@ -67,7 +66,7 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : content_(std::move(value)) {}            // NOLINT: implicit on purpose
+  Result(T value) : content_(std::move(value)) {}           // NOLINT: implicit on purpose
   Result(Status failure) : content_(std::move(failure)) {}  // NOLINT: implicit on purpose
 
   [[nodiscard]] bool ok() const { return std::holds_alternative<T>(content_); }

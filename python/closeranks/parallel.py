@@ -75,6 +75,7 @@ def data_parallel(module: nn.Module, **ddp_keywords: Any) -> ContributorsParalle
         group_desc="closeranks.data_parallel",
         sort_ranks=False,
     )
+    assert isinstance(group, dist.ProcessGroup)  # every caller is a member of its own parent group
     model = ContributorsParallel(module, process_group=group, **ddp_keywords)
     _closeranks.average_over_contributors(model.reducer, group)
     if model.logger is not None:

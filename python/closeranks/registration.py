@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from closeranks import _closeranks
@@ -19,7 +20,7 @@ _registered = False
 
 
 def _create(
-    options: dist.distributed_c10d._DistributedBackendOptions, settings: _closeranks.Options | None
+    options: c10d._DistributedBackendOptions, settings: _closeranks.Options | None
 ) -> _closeranks.Backend:
     """Called by torch for each group this process is a member of. Raises closeranks.Error."""
     if settings is not None and not isinstance(settings, _closeranks.Options):

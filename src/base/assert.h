@@ -5,5 +5,6 @@ namespace closeranks {
 [[noreturn]] void assertion_failed(const char* expression, const char* file, int line);
 }
 
-#define CR_ASSERT(expression) \
-  (static_cast<bool>(expression) ? static_cast<void>(0) : ::closeranks::assertion_failed(#expression, __FILE__, __LINE__))
+#define CR_ASSERT(expression)                           \
+  (static_cast<bool>(expression) ? static_cast<void>(0) \
+                                 : ::closeranks::assertion_failed(#expression, __FILE__, __LINE__))

@@ -37,10 +37,18 @@ void configure(std::string_view prefix) { logger() = make(prefix); }
 
 void write(Level level, std::string_view message) {
   switch (level) {
-    case Level::debug: logger()->debug("{}", message); return;
-    case Level::info: logger()->info("{}", message); return;
-    case Level::warning: logger()->warn("{}", message); return;
-    case Level::error: logger()->error("{}", message); return;
+    case Level::debug:
+      logger()->debug("{}", message);
+      return;
+    case Level::info:
+      logger()->info("{}", message);
+      return;
+    case Level::warning:
+      logger()->warn("{}", message);
+      return;
+    case Level::error:
+      logger()->error("{}", message);
+      return;
   }
 }
 

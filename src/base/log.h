@@ -9,8 +9,8 @@ namespace closeranks::log {
 
 enum class Level { debug, info, warning, error };
 
-// Prefix of each line, e.g. "slot 2 worker 3". Level from CLOSERANKS_LOG (debug, info, warning, error; default warning).
-// Call once at start; thread-safe afterwards.
+// Prefix of each line, e.g. "slot 2 worker 3". Level from CLOSERANKS_LOG (debug, info, warning, error; default
+// warning). Call once at start; thread-safe afterwards.
 void configure(std::string_view prefix);
 void write(Level level, std::string_view message);
 inline void debug(std::string_view message) { write(Level::debug, message); }

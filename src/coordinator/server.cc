@@ -436,8 +436,8 @@ void Server::State::report(const membership::Event& given) {
   }
   if (given.repaired) {
     event.detail = given.repaired->op + " of group '" + given.repaired->group + "', with the inputs of slots " +
-                   list(given.repaired->contributors) + "; blocks taken over here: " +
-                   std::to_string(given.repaired->blocks_taken_over);
+                   list(given.repaired->contributors) +
+                   "; blocks taken over here: " + std::to_string(given.repaired->blocks_taken_over);
   }
   events.emit(event);
   if (given.kind == membership::EventKind::gave_up || given.kind == membership::EventKind::superseded) {

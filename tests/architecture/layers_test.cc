@@ -63,9 +63,9 @@ TEST(Layers, IncludesPointDownOnly) {
 }
 
 TEST(Layers, DecidingCodeNeitherWaitsNorReadsAClock) {
-  const std::set<std::string> forbidden = {"thread",  "mutex",   "condition_variable", "fstream", "unistd.h",
-                                           "ctime",  "time.h",  "future",  "asio.hpp",           "cstdio",  "iostream",
-                                           "random", "fcntl.h", "sys/mman.h"};
+  const std::set<std::string> forbidden = {
+      "thread",   "mutex",  "condition_variable", "fstream", "unistd.h", "ctime",     "time.h", "future",
+      "asio.hpp", "cstdio", "iostream",           "random",  "fcntl.h",  "sys/mman.h"};
   for (const char* layer : {"membership", "algorithm"}) {
     for (const fs::path& file : sources_below(source_root / "src" / layer)) {
       for (const std::string& include : includes_of(file)) {

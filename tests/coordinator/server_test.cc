@@ -266,8 +266,9 @@ TEST(Server, LeavingInOrderIsHeardToTheLastByte) {
   EXPECT_TRUE(job.saw(EventKind::worker_left));
   ASSERT_TRUE(job.saw(EventKind::op_repaired));
   job.board.change([&] {
-    EXPECT_THAT(job.find(EventKind::op_repaired)->detail,
-                HasSubstr("all_reduce #9 of group 'default_pg', with the inputs of slots 0, 1; blocks taken over here: 3"));
+    EXPECT_THAT(
+        job.find(EventKind::op_repaired)->detail,
+        HasSubstr("all_reduce #9 of group 'default_pg', with the inputs of slots 0, 1; blocks taken over here: 3"));
   });
 }
 
