@@ -1,15 +1,13 @@
-"""Lint: clang-format and ruff on everything, mypy, clang-tidy-19 on the C++ files that changed.
+"""Lint: clang-format and ruff on everything, mypy, clang-tidy-19 on the C++ files that changed (--all: on all).
 
-Usage: python scripts/lint.py --build FOLDER [--fix]
-A file counts as checked by clang-tidy while its content, its includes' contents and .clang-tidy stay the same; the
-record lies in FOLDER, so a warm run checks changed files only. Exit status 1 when anything is found.
+Usage: python scripts/lint.py --build FOLDER [--fix] [--all]
+Exit status 1 when anything is found.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import hashlib
 import json
 import os
 import shutil
@@ -35,54 +33,54 @@ def run(name: str, command: list[str]) -> bool:
     return True
 
 
-def headers_digest() -> str:
-    """One digest over all headers and the configuration: a changed header sends its includers through again."""
-    digest = hashlib.sha256((ROOT / ".clang-tidy").read_bytes())
-    for header in cpp_files(".h"):
-        digest.update(header.read_bytes())
-    return digest.hexdigest()
+def git(*arguments: str) -> list[str]:
+    result = subprocess.run(["git", *arguments], check=False, cwd=ROOT, capture_output=True, text=True)
+    return result.stdout.split() if result.returncode == 0 else []
 
 
-def tidy(build: Path, jobs: int) -> bool:
-    """clang-tidy on .cc files of the torch-free core whose content has not passed before."""
-    database = build / "compile_commands.json"
-    known = {entry["file"] for entry in json.loads(database.read_text())}
-    record_file = build / "clang-tidy-passed.json"
-    record: dict[str, str] = json.loads(record_file.read_text()) if record_file.exists() else {}
-    headers = headers_digest()
-    pending: list[tuple[Path, str]] = []
-    for file in cpp_files(".cc"):
-        relative = str(file.relative_to(ROOT))
-        # torch's headers take a minute a file and torch's own macros trip the checks: the plugin is left to -Wall.
-        if str(file) not in known or relative.startswith(("bindings/", "tests/")):
-            continue
-        digest = hashlib.sha256(file.read_bytes() + headers.encode()).hexdigest()
-        if record.get(relative) != digest:
-            pending.append((file, digest))
-    if not pending:
-        print("lint: clang-tidy has nothing new to read")
+def changed_files() -> set[Path]:
+    """Files that differ from the base: CLOSERANKS_LINT_BASE, else where origin/main was left, else the commit before."""
+    head = git("rev-parse", "HEAD")
+    base = os.environ.get("CLOSERANKS_LINT_BASE", "")
+    if not base:
+        fork = git("merge-base", "HEAD", "origin/main")
+        base = fork[0] if fork and fork != head else "HEAD~1"
+    names = git("diff", "--name-only", base) + git("ls-files", "--others", "--exclude-standard")
+    return {ROOT / name for name in names}
+
+
+def tidy(build: Path, jobs: int, everything: bool) -> bool:
+    """clang-tidy on changed .cc files of the torch-free core, or on all of them."""
+    known = {entry["file"] for entry in json.loads((build / "compile_commands.json").read_text())}
+    changed = changed_files()
+    # torch's headers take a minute a file and torch's own macros trip the checks: the plugin is left to -Wall.
+    files = [
+        file
+        for file in cpp_files(".cc")
+        if str(file) in known
+        and file.relative_to(ROOT).parts[0] in ("src", "tools")
+        and (everything or file in changed)
+    ]
+    if not files:
+        print("lint: no file changed for clang-tidy")
         return True
-    print(f"lint: clang-tidy reads {len(pending)} files", flush=True)
-    passed = True
+    print(f"lint: clang-tidy reads {len(files)} files", flush=True)
 
     def check(file: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["clang-tidy-19", "-p", str(build), "--quiet", "--warnings-as-errors=*", str(file)],
             check=False,
             cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
         )
 
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for (file, digest), result in zip(pending, pool.map(check, [f for f, _ in pending]), strict=True):
-            if result.returncode == 0:
-                record[str(file.relative_to(ROOT))] = digest
-            else:
-                passed = False
-                print(result.stdout.rstrip())
-    record_file.write_text(json.dumps(record, indent=1, sort_keys=True))
+        results = list(pool.map(check, files))
+    for result in results:
+        if result.returncode != 0:
+            print((result.stdout or result.stderr).rstrip())
+    passed = all(result.returncode == 0 for result in results)
     print("lint: clang-tidy is content" if passed else "lint: clang-tidy found something (above)")
     return passed
 
@@ -91,6 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Format and static checks.")
     parser.add_argument("--build", type=Path, required=True, help="build folder with compile_commands.json")
     parser.add_argument("--fix", action="store_true", help="let clang-format and ruff rewrite files")
+    parser.add_argument("--all", action="store_true", help="clang-tidy on every file, changed or not")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     for tool, package in (("clang-format-19", "clang-format-19"), ("clang-tidy-19", "clang-tidy-19")):
@@ -106,7 +105,7 @@ def main() -> int:
         run("ruff", [str(bin_folder / "ruff"), "check", *(["--fix"] if arguments.fix else []), *python]),
         run("ruff format", [str(bin_folder / "ruff"), "format", *([] if arguments.fix else ["--check"]), *python]),
         run("mypy", [str(bin_folder / "mypy"), "python", "scripts"]),
-        tidy(arguments.build.resolve(), arguments.jobs),
+        tidy(arguments.build.resolve(), arguments.jobs, arguments.all),
     ]
     return 0 if all(results) else 1
 
