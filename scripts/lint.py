@@ -39,7 +39,7 @@ def git(*arguments: str) -> list[str]:
 
 
 def changed_files() -> set[Path]:
-    """Files that differ from the base: CLOSERANKS_LINT_BASE, else where origin/main was left, else the commit before."""
+    """Files that differ from CLOSERANKS_LINT_BASE, else from where origin/main was left, else the commit before."""
     head = git("rev-parse", "HEAD")
     base = os.environ.get("CLOSERANKS_LINT_BASE", "")
     if not base:

@@ -4,7 +4,8 @@ Usage: python scripts/run_tests.py --build FOLDER [--jobs N] [--soak] [--only ST
 
 Stages: ctest (C++), pytest (Python, real jobs with real kills), fuzz (each decoder, seconds), lint. With --soak every
 stage runs at length (CLOSERANKS_SOAK=1 in the environment of the tests), and the torch-free core is built and tested
-under the address, undefined-behaviour and thread sanitizers too. The last line counts all tests; exit status 1 when one failed.
+under the address, undefined-behaviour and thread sanitizers too. The last line counts all tests; exit status 1 when
+one failed.
 """
 
 from __future__ import annotations
