@@ -24,9 +24,12 @@ setup:
 setup-test:
 	@scripts/setup.sh test
 
-.PHONY: build
+# The tool, the simulator and the torch plugin; build-all adds the tests.
+.PHONY: build build-all
 build: setup
-	@scripts/build.sh $(BUILD) $(JOBS)
+	@scripts/build.sh $(BUILD) $(JOBS) closeranks closeranks-sim closeranks_plugin
+build-all: setup-test
+	@scripts/build.sh $(BUILD) $(JOBS) all
 
 .PHONY: demo
 demo: build
@@ -37,15 +40,15 @@ bench: build
 	@.venv/bin/closeranks bench
 
 .PHONY: test
-test: setup-test build
+test: build-all
 	@.venv/bin/python scripts/run_tests.py --build $(BUILD) --jobs $(JOBS)
 
 .PHONY: soak
-soak: setup-test build
+soak: build-all
 	@.venv/bin/python scripts/run_tests.py --build $(BUILD) --jobs $(JOBS) --soak
 
 .PHONY: lint
-lint: setup-test build
+lint: build-all
 	@.venv/bin/python scripts/lint.py --build $(BUILD)
 
 .PHONY: clean

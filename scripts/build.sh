@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Configures and builds into FOLDER, then links the tool and the package into .venv. Rebuilds nothing that is built.
-# Usage: scripts/build.sh FOLDER JOBS
+# Configures and builds TARGETS into FOLDER, then links the tool and the package into .venv. Rebuilds nothing that is
+# built. Usage: scripts/build.sh FOLDER JOBS TARGET...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$1
 jobs=$2
+shift 2
 mkdir -p "$folder"
 if [ ! -e "$folder/build.ninja" ]; then
   echo "closeranks build: configuring $folder"
@@ -14,8 +15,8 @@ if [ ! -e "$folder/build.ninja" ]; then
     exit 1
   }
 fi
-if ! ninja -C "$folder" -n | grep -q 'no work to do'; then
+if ! ninja -C "$folder" -n "$@" | grep -q 'no work to do'; then
   echo "closeranks build: compiling with $jobs jobs (a first build takes several minutes)"
 fi
-NINJA_STATUS="[%f/%t %es] " ninja -C "$folder" -j "$jobs"
+NINJA_STATUS="[%f/%t %es] " ninja -C "$folder" -j "$jobs" "$@"
 .venv/bin/python scripts/install_package.py --build "$folder"
