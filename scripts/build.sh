@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 folder=$1
 jobs=$2
 shift 2
+# Clones share what ccache has: paths below the clone count as relative.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 mkdir -p "$folder"
 if [ ! -e "$folder/build.ninja" ]; then
   echo "closeranks build: configuring $folder"
