@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -26,7 +27,7 @@ class LogFolderTest : public testing::Test {
   [[nodiscard]] std::size_t count() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(root), fs::directory_iterator()));
   }
-  const fs::path root = testing::TempDir() + "closeranks-log-folder";
+  const fs::path root = testing::TempDir() + "closeranks-log-folder-" + std::to_string(::getpid());
 };
 
 TEST_F(LogFolderTest, IsPrivateAndNamedByTimeAndJob) {

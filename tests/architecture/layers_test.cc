@@ -54,6 +54,7 @@ TEST(Layers, IncludesPointDownOnly) {
     ASSERT_TRUE(allowed.contains(layer)) << "src/" << layer << " is not a known layer";
     for (const fs::path& file : sources_below(entry.path())) {
       for (const std::string& include : includes_of(file)) {
+        if (include.find('/') == std::string::npos) continue;  // <algorithm> is the standard's
         const std::string first = include.substr(0, include.find('/'));
         if (first == layer || !allowed.contains(first)) continue;
         EXPECT_TRUE(allowed.at(layer).contains(first)) << file << " includes " << include;
