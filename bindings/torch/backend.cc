@@ -94,25 +94,13 @@ CloseranksBackend::CloseranksBackend(std::shared_ptr<Engine> engine, std::shared
       engine_(std::move(engine)),
       communicator_(std::move(communicator)),
       settings_(std::move(settings)),
-      hooks_(std::make_shared<HookTable>()),
+      hooks_(std::make_shared<CompletionHooks>()),
       timeouts_(std::make_shared<Timeouts>(settings_->timeout)),
-      said_vacant_(std::make_shared<std::atomic<bool>>(false)) {
-  run_at_stop([weak = std::weak_ptr(hooks_)] {
-    if (const auto hooks = weak.lock()) {
-      hooks->join();
-    }
-  });
-}
+      said_vacant_(std::make_shared<std::atomic<bool>>(false)) {}
 
 CloseranksBackend::~CloseranksBackend() {
-  if (engine_is_inherited()) {
-    // A forked child has none of the parent's threads: the core's handles know, a hook that runs would be waited for.
-    static_cast<void>(new auto(std::move(hooks_)));
-    return;
-  }
   const auto drop = [this] {
     communicator_->shutdown(milliseconds{0});
-    hooks_->join();
     communicator_.reset();
     engine_.reset();
   };
@@ -170,15 +158,9 @@ c10d::ErrorType CloseranksBackend::getError() {
   }
 }
 
-void CloseranksBackend::abort() {
-  communicator_->shutdown(milliseconds{0});
-  hooks_->join();
-}
+void CloseranksBackend::abort() { communicator_->shutdown(milliseconds{0}); }
 
-void CloseranksBackend::shutdown() {
-  communicator_->shutdown(shutdown_grace);
-  hooks_->join();
-}
+void CloseranksBackend::shutdown() { communicator_->shutdown(shutdown_grace); }
 
 Rank CloseranksBackend::checked_rank(std::int64_t rank, const char* op) const {
   if (rank < 0 || rank >= getSize()) {

@@ -90,13 +90,8 @@ class CloseranksBackend final : public c10d::Backend {
   void shutdown() override;
 
   bool supportsCompletionHooks() const override { return true; }
-  void registerCompletionHook(std::int64_t id, c10d::CompletionHook hook) override {
-    hooks_->add_completion(id, std::move(hook));
-  }
-  void unregisterCompletionHook(std::int64_t id) override { hooks_->remove_completion(id); }
-  bool supportsAbortHooks() const override { return true; }
-  void registerAbortHook(std::int64_t id, c10d::AbortHook hook) override { hooks_->add_abort(id, std::move(hook)); }
-  void unregisterAbortHook(std::int64_t id) override { hooks_->remove_abort(id); }
+  void registerCompletionHook(std::int64_t id, c10d::CompletionHook hook) override { hooks_->add(id, std::move(hook)); }
+  void unregisterCompletionHook(std::int64_t id) override { hooks_->remove(id); }
 
  private:
   struct Issue {
@@ -120,7 +115,7 @@ class CloseranksBackend final : public c10d::Backend {
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<Communicator> communicator_;
   c10::intrusive_ptr<GroupSettings> settings_;
-  std::shared_ptr<HookTable> hooks_;
+  std::shared_ptr<CompletionHooks> hooks_;
   std::shared_ptr<Timeouts> timeouts_;
   std::shared_ptr<std::atomic<bool>> said_vacant_;
 };

@@ -7,7 +7,6 @@
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace closeranks::torch_binding {
 namespace {
@@ -17,9 +16,8 @@ struct ProcessEngine {
   std::mutex mutex;
   std::weak_ptr<Engine> engine;
   std::shared_ptr<Engine> kept;  // coordinated: until stop
-  std::vector<std::function<void()>> at_stop;
   std::atomic<bool> stopped{false};
-  std::atomic<bool> inherited{false};
+  std::atomic<bool> inherited{false};  // by a forked child, which must make no groups with it
 };
 
 ProcessEngine& process_engine() {
@@ -101,22 +99,12 @@ void stop_engine(std::chrono::milliseconds grace) {
   process.stopped.store(true);
   auto engine = process.engine.lock();
   process.kept.reset();
-  const auto actions = std::exchange(process.at_stop, {});
   lock.unlock();
   if (engine) {
     engine->stop(grace);
   }
-  for (const auto& action : actions) {
-    action();
-  }
-}
-
-void run_at_stop(std::function<void()> action) {
-  const std::lock_guard lock(process_engine().mutex);
-  process_engine().at_stop.push_back(std::move(action));
 }
 
 bool engine_is_stopped() { return process_engine().stopped.load(); }
-bool engine_is_inherited() { return process_engine().inherited.load(); }
 
 }  // namespace closeranks::torch_binding

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 
 #include "closeranks/engine.h"
@@ -23,12 +22,6 @@ bool job_is_coordinated();
 
 // Says goodbye and stops, at the interpreter's exit; groups made later are refused. Not with the GIL. Idempotent.
 void stop_engine(std::chrono::milliseconds grace);
-// `action` runs in stop_engine(), after the engine has stopped: for threads that must not outlive the interpreter.
-void run_at_stop(std::function<void()> action);
 bool engine_is_stopped();
-
-// True in a process forked from one that had an engine: it has the parent's memory but none of its threads, and must
-// neither use nor destroy what it inherited.
-bool engine_is_inherited();
 
 }  // namespace closeranks::torch_binding

@@ -49,7 +49,7 @@ std::vector<at::Tensor> inputs_of(const std::vector<TensorCall>& calls) {
 }  // namespace
 
 CloseranksWork::CloseranksWork(int rank, std::vector<TensorCall> calls, WorkOptions options,
-                               std::shared_ptr<HookTable> hooks, std::shared_ptr<Timeouts> timeouts)
+                               std::shared_ptr<CompletionHooks> hooks, std::shared_ptr<Timeouts> timeouts)
     : Work(rank, options.type, options.title, inputs_of(calls)),
       options_(std::move(options)),
       calls_(std::move(calls)),
@@ -59,7 +59,7 @@ CloseranksWork::CloseranksWork(int rank, std::vector<TensorCall> calls, WorkOpti
       open_ops_(calls_.size()) {}
 
 c10::intrusive_ptr<CloseranksWork> CloseranksWork::start(Communicator& communicator, std::vector<TensorCall> calls,
-                                                         WorkOptions options, std::shared_ptr<HookTable> hooks,
+                                                         WorkOptions options, std::shared_ptr<CompletionHooks> hooks,
                                                          std::shared_ptr<Timeouts> timeouts) {
   auto work = c10::make_intrusive<CloseranksWork>(static_cast<int>(communicator.rank().value()), std::move(calls),
                                                   std::move(options), std::move(hooks), std::move(timeouts));
@@ -119,8 +119,6 @@ void CloseranksWork::settle() {
   finish(error);
   if (error == nullptr) {
     hooks_->completed(completion_key_);
-  } else {
-    hooks_->failed(status_.fault());
   }
   std::unique_lock lock(future_mutex_);
   settled_.store(true, std::memory_order_release);

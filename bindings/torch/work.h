@@ -36,11 +36,11 @@ class CloseranksWork final : public c10d::Work {
  public:
   // Issues every call on `communicator`, in order. Never fails: errors are raised by wait() (protocol rule 16).
   static c10::intrusive_ptr<CloseranksWork> start(Communicator& communicator, std::vector<TensorCall> calls,
-                                                  WorkOptions options, std::shared_ptr<HookTable> hooks,
+                                                  WorkOptions options, std::shared_ptr<CompletionHooks> hooks,
                                                   std::shared_ptr<Timeouts> timeouts);
   ~CloseranksWork() override = default;
   // Use start(): an op in flight must be able to keep its Work alive.
-  CloseranksWork(int rank, std::vector<TensorCall> calls, WorkOptions options, std::shared_ptr<HookTable> hooks,
+  CloseranksWork(int rank, std::vector<TensorCall> calls, WorkOptions options, std::shared_ptr<CompletionHooks> hooks,
                  std::shared_ptr<Timeouts> timeouts);
 
   // Throws Failure. `timeout` zero: until the ops' own deadline; when the caller's own timeout passes first, the ops
@@ -69,7 +69,7 @@ class CloseranksWork final : public c10d::Work {
   WorkOptions options_;
   std::vector<TensorCall> calls_;
   std::vector<std::shared_ptr<Op>> ops_;
-  std::shared_ptr<HookTable> hooks_;
+  std::shared_ptr<CompletionHooks> hooks_;
   std::shared_ptr<Timeouts> timeouts_;
   std::chrono::milliseconds ephemeral_{0};
   const std::uint64_t completion_key_;

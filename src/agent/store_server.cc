@@ -28,7 +28,7 @@ struct StoreServer::State : public std::enable_shared_from_this<StoreServer::Sta
     tcp::socket socket;
     asio::steady_timer silence;  // until the first query
     QueryDecoder decoder;
-    std::array<char, 16 * 1024> buffer{};
+    std::array<char, 16384> buffer{};
     std::string unsent;  // answers behind those being written
     std::string writing;
     bool validated = false;
@@ -102,14 +102,14 @@ struct StoreServer::State : public std::enable_shared_from_this<StoreServer::Sta
         drop(client, outcome.refusal.message());
         return false;
       }
-      for (Store::Answer& answer : outcome.answers) {
-        if (const auto to = clients.find(answer.to); to != clients.end()) send(to->second, std::move(answer.bytes));
+      for (const Store::Answer& answer : outcome.answers) {
+        if (const auto to = clients.find(answer.to); to != clients.end()) send(to->second, answer.bytes);
       }
       if (!clients.contains(client->id)) return false;
     }
   }
 
-  void send(const std::shared_ptr<Client>& client, std::string bytes) {
+  void send(const std::shared_ptr<Client>& client, const std::string& bytes) {
     if (client->unsent.size() + bytes.size() > max_unread_bytes) {
       drop(client, "it does not read its answers");
       return;

@@ -96,6 +96,7 @@ std::vector<std::string> Verdict::causes() const {
     group->second.push_back(slot);
   }
   std::vector<std::string> sentences;
+  sentences.reserve(groups.size());
   for (const auto& [reason, slots] : groups) {
     sentences.push_back(name_slots(slots) + " " + as_predicate(reason, slots.size() > 1));
   }

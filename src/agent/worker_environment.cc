@@ -86,7 +86,9 @@ std::vector<std::string> worker_environment(const LaunchOptions& options, const 
   if (!is_set(inherited, "TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     environment.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
   }
-  for (const auto& [name, value] : worker_variables(options, facts, slot)) environment.push_back(name + "=" + value);
+  for (auto& [name, value] : worker_variables(options, facts, slot)) {
+    environment.push_back(std::move(name.append("=").append(value)));
+  }
   return environment;
 }
 

@@ -104,6 +104,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   void look_for_orphanhood(Clock::time_point now);
 
   // engine_plain.cc
+  static Status await_connected(Group& group, Clock::time_point deadline, std::chrono::milliseconds timeout);
   Status meet_members(Group& group, const AddressBook& book, std::chrono::milliseconds timeout);
   Status meet_member(Group& group, Rank rank, const AddressBook& book, Clock::time_point deadline);
   Status attach_life(const std::shared_ptr<Peer>& peer, Clock::time_point deadline);

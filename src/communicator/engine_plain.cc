@@ -20,6 +20,8 @@ namespace {
 constexpr std::chrono::milliseconds last_chance{1};
 // Between two looks at the address of a process that lives and does not answer.
 constexpr std::chrono::milliseconds look_again_after{20};
+// The others are connected within microseconds of each other.
+constexpr std::chrono::milliseconds connected_after{1};
 
 std::string address_key(GroupKey group, Slot slot) {
   std::array<char, 64> key{};
@@ -43,6 +45,15 @@ Status missing_members(const Group& group, const std::string& who, std::size_t c
                     last.message() + ")");
   status.group = group.options().name;
   return status;
+}
+
+Status ended_meanwhile(Group& group, Rank rank) {
+  Status lost(Fault::peer_lost, Move::repair_group,
+              group.members().name(rank) + " is gone: it ended while group '" + group.options().name +
+                  "' was being made. Start again with all members");
+  lost.slot = group.members().slot(rank);
+  lost.group = group.options().name;
+  return lost;
 }
 
 }  // namespace
@@ -90,7 +101,32 @@ Status EngineCore::meet_members(Group& group, const AddressBook& book, std::chro
       return met;
     }
   }
-  return missing.empty() ? Status{} : missing_members(group, members.names(missing), missing.size(), last, timeout);
+  if (!missing.empty()) return missing_members(group, members.names(missing), missing.size(), last, timeout);
+  return await_connected(group, deadline, timeout);
+}
+
+// Nobody returns before all hold all segments: a member that has nothing to do could leave at once, and those that are
+// still on their way to it would find it gone.
+Status EngineCore::await_connected(Group& group, Clock::time_point deadline, std::chrono::milliseconds timeout) {
+  Members& members = group.members();
+  const algorithm::RankSet everybody(members.size(), true);
+  members.publish_connected(everybody);
+  for (;;) {
+    const std::vector<Rank> missing = members.not_connected(everybody);
+    if (missing.empty()) return {};
+    for (const Rank rank : missing) {
+      // Looked at once more after its life: what it had stored before it ended is visible then.
+      if (!members.peer(rank)->gone()) continue;
+      const std::vector<Rank> still = members.not_connected(everybody);
+      if (std::find(still.begin(), still.end(), rank) != still.end()) return ended_meanwhile(group, rank);
+    }
+    if (Clock::now() >= deadline) {
+      return missing_members(group, members.names(missing), missing.size(),
+                             Status(Fault::timeout, Move::retry, "it does not hold every member's segment yet"),
+                             timeout);
+    }
+    std::this_thread::sleep_for(connected_after);
+  }
 }
 
 // Fault::timeout: it has not come. An address that nobody answers at may be an old one of a process that is just making
@@ -110,12 +146,7 @@ Status EngineCore::meet_member(Group& group, Rank rank, const AddressBook& book,
     if (attached.fault() != Fault::peer_lost) return attached;
     const bool lives = ::kill(static_cast<pid_t>(peer->pid), 0) == 0 || errno != ESRCH;
     if (!lives || Clock::now() >= deadline) {
-      Status lost(Fault::peer_lost, Move::repair_group,
-                  members.name(rank) + " is gone: it ended while group '" + group.options().name +
-                      "' was being made. Start again with all members");
-      lost.slot = members.slot(rank);
-      lost.group = group.options().name;
-      return lost;
+      return ended_meanwhile(group, rank);
     }
     std::this_thread::sleep_for(look_again_after);
   }
