@@ -19,9 +19,7 @@ EXIT_GRACE = 5.0
 _registered = False
 
 
-def _create(
-    options: c10d._DistributedBackendOptions, settings: _closeranks.Options | None
-) -> _closeranks.Backend:
+def _create(options: c10d._DistributedBackendOptions, settings: _closeranks.Options | None) -> _closeranks.Backend:
     """Called by torch for each group this process is a member of. Raises closeranks.Error."""
     if settings is not None and not isinstance(settings, _closeranks.Options):
         raise TypeError(f"pg_options of a closeranks group must be closeranks.Options, not {type(settings).__name__}")
