@@ -2,10 +2,10 @@
 
 Usage: python scripts/run_tests.py --build FOLDER [--jobs N] [--soak] [--only STAGE,...]
 
-Stages: ctest (C++, the fuzz targets' corpora included), pytest (Python, real jobs with real kills), lint. With --soak
-each runs at length (CLOSERANKS_SOAK=1 in the environment of the tests), every decoder is fuzzed, and the core without
-torch is built and tested under the address, undefined-behaviour and thread sanitizers. The last line counts all tests; exit
-status 1 when one failed.
+Stages: ctest (C++, the fuzz targets' corpora included), pytest (Python, real jobs with real kills), lint.
+With --soak each runs at length (CLOSERANKS_SOAK=1 in the environment of the tests), every decoder is fuzzed,
+and the core without torch is built and tested under the address, undefined-behaviour and thread sanitizers.
+The last line counts all tests; exit status 1 when one failed.
 """
 
 from __future__ import annotations
