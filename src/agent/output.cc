@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 
 #include "agent/line_cutter.h"
 #include "agent/traceback_filter.h"
+#include "base/blocked_signals.h"
 #include "base/log.h"
 
 namespace closeranks::agent {
@@ -198,12 +198,8 @@ struct Output::State : public std::enable_shared_from_this<Output::State> {
 };
 
 Output::Output(OutputOptions options) : state_(std::make_shared<State>(std::move(options))) {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   state_->thread = std::thread([state = state_.get()] { state->run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Output::~Output() {

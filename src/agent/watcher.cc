@@ -15,6 +15,7 @@
 
 #include "agent/process_tree.h"
 #include "agent/worker_process.h"
+#include "base/blocked_signals.h"
 #include "base/priority.h"
 #include "transport/futex.h"
 #include "transport/process_state.h"
@@ -241,13 +242,8 @@ struct Watcher::State {
 };
 
 Watcher::Watcher(WatcherHandlers handlers) : state_(std::make_unique<State>(std::move(handlers))) {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  // Signals belong to the agent's own handlers, not to this thread.
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   state_->thread = std::thread([state = state_.get()] { state->run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Watcher::~Watcher() {

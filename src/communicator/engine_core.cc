@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "base/blocked_signals.h"
 #include "base/deadlines.h"
 #include "base/log.h"
 #include "base/token.h"
@@ -51,7 +52,10 @@ Status EngineCore::start_parts() {
   if (!server.ok()) return server.status();
   server_ = std::move(server.value());
   server_->publish(transport::SegmentKey::life(), life_->descriptor().duplicate());
-  engine_thread_ = std::thread([core = shared_from_this()] { core->run_engine_thread(); });
+  {
+    const BlockedSignals blocked;
+    engine_thread_ = std::thread([core = shared_from_this()] { core->run_engine_thread(); });
+  }
   return coordinated() ? join() : Status{};
 }
 

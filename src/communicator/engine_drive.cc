@@ -1,7 +1,6 @@
 // Who drives: a caller that waits, else the engine's own thread. One drives for all; the others look at their op, and
 // sleep on the process's doorbell, which everybody rings who may have left something to do.
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <utility>
@@ -225,9 +224,6 @@ void EngineCore::look_for_orphanhood(Clock::time_point now) {
 }
 
 void EngineCore::run_engine_thread() {
-  sigset_t all;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   ::pthread_setname_np(::pthread_self(), "closeranks-eng");
   transport::Waiter waiter(life_->doorbell(), transport::sleep_at_once);
   const auto nothing_open = [this] { return open_ops_.load(std::memory_order_seq_cst) == 0; };

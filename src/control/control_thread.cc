@@ -1,7 +1,6 @@
 #include "control/control_thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
@@ -13,6 +12,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/blocked_signals.h"
 
 namespace closeranks::control {
 
@@ -28,10 +28,7 @@ struct ControlThread::State {
 };
 
 ControlThread::ControlThread(const std::string& name) : state_(std::make_unique<State>()) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   state_->thread = std::thread([state = state_.get(), short_name = name.substr(0, 15)] {
     pthread_setname_np(pthread_self(), short_name.c_str());
     state->id = std::this_thread::get_id();
@@ -40,7 +37,6 @@ ControlThread::ControlThread(const std::string& name) : state_(std::make_unique<
     state->ended = true;
     state->changed.notify_all();
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 ControlThread::~ControlThread() { stop(); }

@@ -2,7 +2,6 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/blocked_signals.h"
 #include "base/priority.h"
 #include "transport/fixed_text.h"
 
@@ -177,19 +177,14 @@ Result<std::unique_ptr<OwnLife>> OwnLife::create(const LifeIdentity& identity, s
 
   std::promise<int> started;
   std::future<int> outcome = started.get_future();
-  // The keeper inherits a mask with every signal blocked: handlers of the user's program never run on it.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   int error = 0;
   try {
+    const BlockedSignals blocked;
     state->keeper =
         std::thread([raw = state.get()](std::promise<int> told) { raw->keep(std::move(told)); }, std::move(started));
   } catch (const std::system_error& refused) {
     error = refused.code().value();
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (state->keeper.joinable()) {
     error = outcome.get();
   }
