@@ -62,6 +62,6 @@ if ! cmp -s requirements.txt "$stamp"; then
   say "installing python packages (torch==2.15.0 is large: one to three minutes)"
   .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off -r requirements.txt 2>&1 |
     sed -u -n 's/^Collecting \([^ (]*\).*/closeranks setup:   \1/p; /^ERROR/p; /^Successfully/s/ installed.*/ installed./p' ||
-    stop "pip could not install requirements.txt (its error is above: no network, or a full disk)"
+    stop "pip could not install requirements.txt (its error is above: no network, a full disk, or a pip configuration that forbids these versions)"
   cp requirements.txt "$stamp"
 fi

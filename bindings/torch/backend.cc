@@ -4,8 +4,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstdlib>
-#include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -31,16 +29,6 @@ Policy world_policy() {
     return Policy::repair;
   }
   throw_invalid_call("CLOSERANKS_POLICY is '" + std::string(text) + "'; it may be fail or repair");
-}
-
-// torch counts its groups anew after destroy_process_group, the core never uses a name twice: from the second time on
-// a name carries its count. Every member makes the same groups in the same order, so all find the same name.
-std::string unused_name(const std::string& name) {
-  static std::mutex mutex;
-  static std::map<std::string, std::uint64_t> uses;
-  const std::lock_guard lock(mutex);
-  const std::uint64_t earlier = uses[name]++;
-  return earlier == 0 ? name : name + "#" + std::to_string(earlier + 1);
 }
 
 c10::intrusive_ptr<CloseranksBackend> make_group(std::shared_ptr<Engine> engine, GroupOptions group,
@@ -71,7 +59,7 @@ c10::intrusive_ptr<CloseranksBackend> CloseranksBackend::create(const c10d::Dist
       std::chrono::duration_cast<milliseconds>(std::chrono::duration<double>(options.timeout)));
   own->group_name = options.group_id;
   GroupOptions group;
-  group.name = unused_name(world ? "world" : options.group_id);
+  group.name = world ? "world" : options.group_id;
   group.timeout = own->timeout;
   group.policy = world ? world_policy() : Policy::fail;
   if (settings) {
@@ -120,7 +108,7 @@ c10::intrusive_ptr<c10d::Backend> CloseranksBackend::split(const c10::intrusive_
   GroupOptions group;
   auto own = c10::make_intrusive<GroupSettings>(options->timeout);
   own->group_name = options->group_name;
-  group.name = unused_name(options->group_name);
+  group.name = options->group_name;
   group.timeout = options->timeout;
   if (const auto* settings = dynamic_cast<const GroupSettings*>(options.get())) {
     group.policy = settings->policy.value_or(Policy::fail);

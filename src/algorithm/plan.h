@@ -14,9 +14,9 @@ namespace closeranks::algorithm {
 // Payloads up to this travel inside the descriptor and every member combines them for himself: one wait, no owner.
 inline constexpr std::uint64_t inline_bytes = 2048;
 // Largest block: fits L2 beside its sources; one scratch slot has this size.
-inline constexpr std::uint64_t max_block_bytes = 128 * 1024;
+inline constexpr std::uint64_t max_block_bytes = std::uint64_t{128} * 1024;
 // Smallest: below this, splitting costs more in words than it gains in parallel work.
-inline constexpr std::uint64_t min_block_bytes = 4 * 1024;
+inline constexpr std::uint64_t min_block_bytes = std::uint64_t{4} * 1024;
 // Seats per member: block b belongs to seat b mod (members * seats_per_member); seat s is first owned by rank s mod
 // members. More seats than members, so that a lost member's work is spread over all survivors.
 inline constexpr std::uint32_t seats_per_member = 12;

@@ -8,6 +8,7 @@
 #include "base/blocked_signals.h"
 #include "base/deadlines.h"
 #include "base/log.h"
+#include "base/priority.h"
 #include "base/token.h"
 #include "communicator/group_key.h"
 
@@ -44,6 +45,8 @@ Result<std::shared_ptr<EngineCore>> EngineCore::start(EngineOptions options) {
 Status EngineCore::start_parts() {
   token_ = options_.token.empty() ? make_token() : options_.token;
   control_ = std::make_unique<control::ControlThread>("closeranks-ctl");
+  // Every survivor waits for the slowest to freeze and to install, with all cores busy training.
+  control_->post([] { raise_own_priority(); });
   auto life = transport::OwnLife::create({options_.job, options_.worker, options_.slot},
                                          transport::watchers_of(options_.slots));
   if (!life.ok()) return life.status();

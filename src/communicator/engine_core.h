@@ -93,7 +93,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   // engine_drive.cc
   void drive(const Operation* target);
   bool drive_groups(const Operation* target);
-  void settle(std::vector<std::shared_ptr<Operation>> operations);
+  void settle(const std::vector<std::shared_ptr<Operation>>& operations);
   void changed();
   void look_again();
   void wake_engine_thread();

@@ -52,7 +52,7 @@ std::shared_ptr<Operation> EngineCore::issue(Group& group, Call call, std::share
     group.flush();
     ended.swap(finished_);
   }
-  settle(std::move(ended));
+  settle(ended);
   // Perhaps everybody else had entered already: then no bell of theirs will come for this op.
   life_->doorbell().ring();
   if (!wait_follows && !operation->settled() && drivers_.load(std::memory_order_seq_cst) == 0) wake_engine_thread();
@@ -108,7 +108,7 @@ void EngineCore::drive(const Operation* target) {
     for (const auto& group : groups_) group->flush();
     ended.swap(finished_);
   }
-  settle(std::move(ended));
+  settle(ended);
 }
 
 // True when there may be more to do at once.
@@ -125,7 +125,7 @@ bool EngineCore::drive_groups(const Operation* target) {
   return progress;
 }
 
-void EngineCore::settle(std::vector<std::shared_ptr<Operation>> operations) {
+void EngineCore::settle(const std::vector<std::shared_ptr<Operation>>& operations) {
   if (operations.empty()) return;
   for (const auto& operation : operations) operation->settle();
   open_ops_.fetch_sub(static_cast<std::int64_t>(operations.size()), std::memory_order_seq_cst);
@@ -141,7 +141,7 @@ void EngineCore::changed() {
       const std::lock_guard lock(lock_);
       ended.swap(finished_);
     }
-    settle(std::move(ended));
+    settle(ended);
   }
   look_again();
 }

@@ -31,7 +31,7 @@ namespace closeranks::communicator {
 
 // Staging memory of one entry: a quarter of the second-level caches of a few cores, so that a piece is still in them
 // when it is reduced; and small against the region, so that many pieces are in flight.
-inline constexpr std::uint64_t entry_budget_bytes = 2 * 1024 * 1024;
+inline constexpr std::uint64_t entry_budget_bytes = std::uint64_t{2} * 1024 * 1024;
 // Shape of the segments of a group: a pure function of its size.
 transport::SegmentShape segment_shape(std::uint32_t members);
 
@@ -134,6 +134,7 @@ class Group {
   // group_faults.cc
   [[nodiscard]] std::vector<Rank> waiting_for() const;
   void lose(Rank rank);
+  static PointToPoint::Departure departure_of(const std::shared_ptr<Peer>& peer);
   [[nodiscard]] Status status_of(Fault outcome, Rank culprit, const Operation& operation, std::uint64_t sequence) const;
   [[nodiscard]] Status peer_lost_status(Rank culprit, const std::string& op) const;
   [[nodiscard]] Status mismatch_status(Rank culprit, std::uint64_t sequence, const std::string& op) const;

@@ -17,7 +17,7 @@ std::string seconds(Group::Clock::duration duration) {
 
 std::string why_gone(const Peer& peer) {
   if (!peer.excluded_because.empty()) return peer.excluded_because;
-  if (peer.life.has_value() && peer.life->state() == transport::LifeState::departed) return "it has left the job";
+  if (peer.left()) return "it has left the job";
   return "its process has ended";
 }
 
@@ -74,10 +74,14 @@ void Group::look_for_deaths() {
 void Group::lose(Rank rank) {
   lost_[rank.value()] = true;
   const Peer& peer = *members_.peer(rank);
-  point_to_point_.member_gone(rank, why_gone(peer));
+  point_to_point_.member_gone(rank, departure_of(members_.peer(rank)), why_gone(peer));
   // The coordinator learns it in any case: it may be the only one to know that the job waits for this worker.
   if (host_.coordinated()) host_.suspect(peer, why_gone(peer));
   if (machine_.policy() == Policy::fail && !(entries_.empty() && queue_.empty())) machine_.peer_lost(rank);
+}
+
+PointToPoint::Departure Group::departure_of(const std::shared_ptr<Peer>& peer) {
+  return peer && peer->left() ? PointToPoint::Departure::left : PointToPoint::Departure::died;
 }
 
 std::vector<Slot> Group::waiting_without_address(Clock::time_point now, Clock::duration patience) const {

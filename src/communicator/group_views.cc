@@ -66,7 +66,7 @@ void Group::install(const membership::Install& install) {
     if (!rank || lost_[rank->value()]) continue;
     lost_[rank->value()] = true;
     const std::shared_ptr<Peer>& peer = members_.peer(*rank);
-    point_to_point_.member_gone(*rank, peer ? peer->excluded_because : "");
+    point_to_point_.member_gone(*rank, departure_of(peer), peer ? peer->excluded_because : "");
   }
   look_at_connections();
 }
@@ -81,7 +81,7 @@ void Group::start_without(const std::vector<membership::ExcludedMember>& exclude
   for (const membership::Departure& departure : resolution.departures) {
     const Rank rank = *members_.rank_of(departure.slot);
     lost_[rank.value()] = true;
-    point_to_point_.member_gone(rank, "");
+    point_to_point_.member_gone(rank, departure_of(members_.peer(rank)), "");
   }
 }
 

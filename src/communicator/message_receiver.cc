@@ -234,10 +234,11 @@ std::optional<Rank> MessageReceiver::doomed_by(const Pending& pending) const {
   return lost;
 }
 
-void MessageReceiver::member_gone(Rank member, const std::string& reason) {
+void MessageReceiver::member_gone(Rank member, PointToPoint::Departure departure, const std::string& reason) {
   Source& source = sources_[member];
   source.gone = true;
   source.reason = reason;
+  if (departure == PointToPoint::Departure::left) return;
   for (Pending& pending : pending_) {
     if (!pending.transfer.peer.has_value() && !pending.shaken_by.has_value()) {
       pending.shaken_by = member;

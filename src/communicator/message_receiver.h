@@ -23,7 +23,7 @@ class MessageReceiver {
 
   void receive(Transfer transfer);
   void drive();
-  void member_gone(Rank member, const std::string& reason);
+  void member_gone(Rank member, PointToPoint::Departure departure, const std::string& reason);
   // False: no such recv.
   bool cancel(std::uint64_t id, const Status& status);
   void fail_all(const Status& status);
@@ -58,7 +58,7 @@ class MessageReceiver {
   struct Pending {
     Transfer transfer;
     std::map<Rank, std::uint64_t> asked;  // backlog of a source when it was last asked for this recv
-    std::optional<Rank> shaken_by;        // any source: a member that went while this was pending
+    std::optional<Rank> shaken_by;        // any source: a member that died while this was pending
   };
 
   void look(Source& source, const transport::Segment& theirs);

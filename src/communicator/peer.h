@@ -26,6 +26,8 @@ struct Peer {
   // Why the coordinator excluded it; empty: it did not, or this worker does not know yet.
   std::string excluded_because;
 
+  // It ended in order, and said so.
+  [[nodiscard]] bool left() const { return life.has_value() && life->state() == transport::LifeState::departed; }
   [[nodiscard]] bool gone() const {
     return unreachable || (life.has_value() && life->state() != transport::LifeState::alive);
   }

@@ -80,9 +80,9 @@ std::vector<Rank> PointToPoint::waiting_for() const {
   return ranks;
 }
 
-void PointToPoint::member_gone(Rank member, const std::string& reason) {
+void PointToPoint::member_gone(Rank member, Departure departure, const std::string& reason) {
   state_->sender.member_gone(member, reason);
-  state_->receiver.member_gone(member, reason);
+  state_->receiver.member_gone(member, departure, reason);
 }
 
 void PointToPoint::cancel(std::uint64_t id, Status status) {

@@ -65,11 +65,15 @@ class PointToPoint {
   // Members that unfinished transfers wait for (those named; an any-source recv waits for all).
   [[nodiscard]] std::vector<Rank> waiting_for() const;
 
+  enum class Departure : std::uint8_t {
+    died,  // in the middle of whatever it did
+    left,  // after it had finished its sends, or given them up with an error of its own
+  };
   // The member is gone for good. Its messages that were posted to the end can still be received; transfers that need
   // more of it finish with Fault::peer_lost (`reason`: "killed by signal 9", may be empty). An any-source recv that is
-  // pending now finishes with the same fault, because the member may have been its sender; later ones only when all
-  // other members are gone.
-  void member_gone(Rank member, const std::string& reason);
+  // pending when a member dies finishes with the same fault, because the member may have been its sender; one that
+  // meets a member that left, or comes later, only when all other members are gone.
+  void member_gone(Rank member, Departure departure, const std::string& reason);
   // Ends one transfer with `status` (a deadline); bytes of it that still arrive are dropped. No effect when finished.
   void cancel(std::uint64_t id, Status status);
   // Ends all, and all later ones (shutdown).

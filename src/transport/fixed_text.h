@@ -12,7 +12,7 @@ namespace closeranks::transport {
 template <std::size_t size>
 void write_fixed_text(std::array<char, size>& field, std::string_view text) {
   field.fill('\0');
-  std::copy_n(text.data(), std::min(text.size(), size - 1), field.data());
+  text.copy(field.data(), size - 1);
 }
 
 template <std::size_t size>

@@ -15,6 +15,7 @@ namespace closeranks::communicator {
 namespace {
 
 using ::testing::HasSubstr;
+using Departure = PointToPoint::Departure;
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::uint64_t half = 128 * 1024;
@@ -297,7 +298,7 @@ TEST(PointToPoint, WhatTheDeadHadPostedIsStillReceived) {
   world[0].send(Rank(1), 0, DType::uint8, {over(part)});
   world.drive_one(0);
   world.stop(0);
-  world[1].member_gone(Rank(0), "killed by signal 9");
+  world[1].member_gone(Rank(0), Departure::died, "killed by signal 9");
   const std::uint64_t first = world[1].receive(Rank(0), 0, DType::uint8, {over(got_whole)});
   const std::uint64_t second = world[1].receive(Rank(0), 0, DType::uint8, {over(got_part)});
   const std::uint64_t third = world[1].receive(Rank(0), 0, DType::uint8, {over(got_part)});
@@ -329,7 +330,7 @@ TEST(PointToPoint, LossInTheMiddleEndsBothDirections) {
   const std::uint64_t from_living = world[1].receive(Rank(2), 0, DType::uint8, {over(got_other)});
   world.drive(3);
   world.stop(0);
-  world[1].member_gone(Rank(0), "");
+  world[1].member_gone(Rank(0), Departure::died, "");
   const std::uint64_t later = world[1].send(Rank(0), 0, DType::uint8, {over(large)});
   world.drive(20);
   EXPECT_EQ(world.fault(1, receive), Fault::peer_lost);
@@ -344,7 +345,7 @@ TEST(PointToPoint, AnySourceAndLostMembers) {
   Bytes sent = pattern(8, 1);
   Bytes got(8);
   const std::uint64_t pending = world[0].receive(std::nullopt, 0, DType::uint8, {over(got)});
-  world[0].member_gone(Rank(1), "gone");
+  world[0].member_gone(Rank(1), Departure::died, "gone");
   world.drive(2);
   EXPECT_EQ(world.fault(0, pending), Fault::peer_lost);  // the lost one may have been its sender
   EXPECT_EQ(world.outcome(0, pending).status.slot, Slot(1));
@@ -354,8 +355,27 @@ TEST(PointToPoint, AnySourceAndLostMembers) {
   world[2].send(Rank(0), 0, DType::uint8, {over(sent)});
   world.drive();
   EXPECT_TRUE(world.ok(0, later));
-  world[0].member_gone(Rank(2), "gone too");
+  world[0].member_gone(Rank(2), Departure::died, "gone too");
   const std::uint64_t hopeless = world[0].receive(std::nullopt, 0, DType::uint8, {over(got)});
+  world.drive(2);
+  EXPECT_EQ(world.fault(0, hopeless), Fault::peer_lost);
+}
+
+// Its messages were all posted: what is pending waits for somebody else's.
+TEST(PointToPoint, AnySourceWaitsOnWhenAMemberLeft) {
+  World world(3);
+  Bytes sent = pattern(8, 1);
+  Bytes got(8);
+  const std::uint64_t pending = world[0].receive(std::nullopt, 0, DType::uint8, {over(got)});
+  world[0].member_gone(Rank(1), Departure::left, "it has left the job");
+  world.drive(2);
+  EXPECT_FALSE(world.done(0, pending));
+  world[2].send(Rank(0), 0, DType::uint8, {over(sent)});
+  world.drive();
+  EXPECT_TRUE(world.ok(0, pending));
+  EXPECT_EQ(got, sent);
+  const std::uint64_t hopeless = world[0].receive(std::nullopt, 0, DType::uint8, {over(got)});
+  world[0].member_gone(Rank(2), Departure::left, "it has left the job");
   world.drive(2);
   EXPECT_EQ(world.fault(0, hopeless), Fault::peer_lost);
 }

@@ -72,7 +72,7 @@ struct Member {
         poll, [&] { return peers_known_lost ? std::span<const PeerLife* const>() : std::span(peers); },
         Waiter::Clock::now() + 20s);
     if (wake == Wake::death) {
-      end->member_gone(Rank(other), "killed");
+      end->member_gone(Rank(other), PointToPoint::Departure::died, "killed");
       peers_known_lost = true;
       return finish(id);
     }

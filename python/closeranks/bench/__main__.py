@@ -71,7 +71,7 @@ def main() -> int:
     rows = run(arguments.processes, arguments.bytes)
     title = f"{arguments.op} float32 through torch.distributed, {arguments.processes} processes, medians of 15 rounds"
     table = Table(title=title, title_justify="left")
-    for column in ("bytes", "closeranks", "slowest round", "gloo", "gloo / closeranks"):
+    for column in ("bytes", "closeranks", "p99", "gloo", "gloo / closeranks"):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
