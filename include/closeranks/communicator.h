@@ -53,10 +53,11 @@ struct Call {
   std::shared_ptr<void> keep_alive;
 };
 
-// The slots whose input is in a result. `pieces` > 1 when a private tensor was larger than the staging pool and its
-// pieces differ: then `slots` holds the union and `uniform` is false.
+// The slots whose input is in a result. A private tensor larger than the staging pool is reduced in pieces, and when a
+// member is lost between two of them they differ: then `uniform` is false.
 struct Contributors {
-  std::vector<Slot> slots;
+  std::vector<Slot> slots;         // in some piece
+  std::vector<Slot> slots_in_all;  // in every piece: what counts as used (protocol rule 25)
   bool uniform = true;
 };
 
@@ -114,6 +115,17 @@ class Communicator {
   [[nodiscard]] virtual Status health() const = 0;
   // Collective by contract: every member sets the same policy at the same point, with no op in flight.
   virtual Status set_policy(Policy policy) = 0;
+  // Weight of this member's input in the AVG ops issued from here on: the result is sum(weight * input) / sum(weight)
+  // over the contributors. Each entry carries it, so weight and input always have the same contributors. Equal weights
+  // give exactly the plain average. Weight 0: the input is not read; all of them 0: the result is zeros.
+  // Fault::invalid_argument for a negative weight or one that is not finite.
+  virtual Status set_weight(double weight) = 0;
+  // While this worker is a newcomer that has not joined yet: the next broadcasts of the group are answered with
+  // `answers`, in their order, instead of the caller's own input (DDP's bucket layout). Each must have the bytes of the
+  // broadcast it answers. Fault::invalid_argument once the group has other members.
+  virtual Status answer_broadcasts(std::vector<std::vector<std::byte>> answers) = 0;
+  // True while this worker is a newcomer that has not joined yet: ops run locally, on this member's input alone.
+  [[nodiscard]] virtual bool alone() const = 0;
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
   // Ops in flight end with Fault::closed. Waits up to `grace` for them to finish by themselves first.
   virtual void shutdown(std::chrono::milliseconds grace) = 0;

@@ -33,6 +33,28 @@ struct EngineOptions {
   std::string member_word = "slot";
 };
 
+// What a boundary or a join hands out while newcomers are let in: the group over which the state moves, named by slots.
+// `group` holds sources and newcomers, policy fail; it ends with the round, whatever comes of it.
+struct StateTransfer {
+  ViewNumber round;
+  std::uint64_t step = 0;  // the boundary at which the newcomers come in: the next step of everybody
+  std::vector<Slot> newcomers;
+  std::vector<Slot> sources;  // workers of the view, ascending
+  std::shared_ptr<Communicator> group;
+};
+
+enum class Boundary : std::uint8_t {
+  passed,    // the step may begin
+  transfer,  // newcomers are being let in: serve the state, then call finish_transfer()
+  leave,     // this worker is asked to leave: hand over what it owes, then call leave()
+};
+
+struct BoundaryResult {
+  Boundary boundary = Boundary::passed;
+  std::optional<StateTransfer> transfer;
+  std::string reason;  // leave: why, in the coordinator's words
+};
+
 class Engine {
  public:
   // Starts the engine's thread, the segment server and, if coordinated, joins the job (deadline: connect_timeout).
@@ -50,6 +72,29 @@ class Engine {
   // The installed view: its number and the present slots. Plain: {0,0} and all.
   [[nodiscard]] virtual ViewNumber view() const = 0;
   [[nodiscard]] virtual std::vector<Slot> present() const = 0;
+
+  // ---- boundaries (coordinated jobs; the training thread only) ---------------------------------------------------
+  // Between two steps; `step` is the number of the step about to begin, 1 for the first. Returns `passed` at once when
+  // nobody joins; otherwise it may wait for the coordinator (at most as long as the coordinator is there, and
+  // orphan_timeout beyond). After `transfer` and finish_transfer() the step begins: do not call it again for that step.
+  // Plain jobs: always `passed`.
+  virtual Result<BoundaryResult> at_boundary(std::uint64_t step) = 0;
+  // Started for a vacant slot and not yet in the view: ops run on this worker's input alone.
+  [[nodiscard]] virtual bool newcomer() const = 0;
+  // A newcomer at its first boundary: asks to be let in, and waits until the others serve their state.
+  // Fault::closed with Move::none: the job has finished.
+  virtual Result<StateTransfer> request_join() = 0;
+  // The state of `round` has been sent or received (`outcome` ok), or why not. Waits for the others. True: installed,
+  // all members of the new view go on at the transfer's step. False: the round was cancelled; a survivor begins its
+  // step, a newcomer calls request_join() again.
+  virtual Result<bool> finish_transfer(ViewNumber round, const Status& outcome) = 0;
+  // Step `step` is done: for the coordinator's picture of who makes progress.
+  virtual void step_finished(std::uint64_t step) = 0;
+  // The caller does something long (a checkpoint, an evaluation) and must not be taken for hung meanwhile. Zero: over.
+  virtual void pause(std::string what, std::chrono::milliseconds up_to) = 0;
+  // Leaves the job for good: the others go on without this worker, and nobody takes its place. Ends all groups.
+  virtual void leave(std::string reason) = 0;
+
   // Says goodbye to the coordinator and stops. Ops in flight end with Fault::closed.
   virtual void stop(std::chrono::milliseconds grace) = 0;
 };

@@ -43,7 +43,9 @@ enum class DType : std::uint8_t {
 
 // What a group does when a member is lost. `fail`: every member's op raises at once, naming the slot.
 // `repair`: survivors finish the op in flight and go on; right only where every slot holds the same state.
-enum class Policy : std::uint8_t { fail, repair };
+// `exact`: as repair, but an op that lacks the input of a member that was present at the last boundary (or when the
+// group was made) ends with Fault::incomplete on every survivor: the caller repeats its step without that member.
+enum class Policy : std::uint8_t { fail, repair, exact };
 
 std::size_t size_of(DType dtype);  // bytes per element
 std::string_view name_of(OpKind kind);

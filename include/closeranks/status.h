@@ -27,6 +27,7 @@ enum class Fault : std::uint8_t {
   none,
   peer_lost,         // a member is gone: PeerLost
   evicted,           // this worker was excluded: Evicted
+  incomplete,        // policy exact: the op lacks the input of a member that was expected: Incomplete
   mismatch,          // members made different calls under the same number: Mismatch
   timeout,           // a deadline passed: Timeout
   closed,            // the group or engine was shut down: Closed

@@ -80,6 +80,10 @@ class Evicted(Error):
     """The calling worker was excluded from the job: it must stop."""
 
 
+class Incomplete(Error):
+    """Policy ``exact``: an op lacks the input of a member that was lost during the step; repeat the step."""
+
+
 class Mismatch(Error):
     """Members made different calls under the same number of their group: another op, type, size or root."""
 
