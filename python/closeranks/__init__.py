@@ -1,7 +1,8 @@
 """closeranks: a torch.distributed backend whose survivors close ranks when a worker is lost.
 
 ``torch.distributed.init_process_group("closeranks")`` is all an unmodified script needs. This module has what goes
-beyond torch's interface: policies, contributors, DDP that averages over contributors, and the errors.
+beyond torch's interface: Session with its sampler and checkpoints, policies, contributors, DDP that averages over
+contributors, and the errors.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from closeranks.errors import (
     Closed,
     Error,
     Evicted,
+    Incomplete,
     InvalidCall,
     Mismatch,
     PeerLost,
@@ -20,26 +22,38 @@ from closeranks.errors import (
     Unsupported,
 )
 from closeranks.groups import last_contributors, present, recent_ops, set_policy
+from closeranks.ledger import Account, Ledger
 from closeranks.parallel import data_parallel
 from closeranks.registration import register_backend
+from closeranks.sampler import ElasticSampler
+from closeranks.session import Session
+from closeranks.startup import init, register_stack_handler
+from closeranks.step import Step
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Account",
     "Closed",
+    "ElasticSampler",
     "Error",
     "Evicted",
     "FinishedOp",
+    "Incomplete",
     "InvalidCall",
+    "Ledger",
     "Mismatch",
     "Options",
     "PeerLost",
     "Refused",
+    "Session",
+    "Step",
     "SystemFault",
     "Timeout",
     "Unsupported",
     "Work",
     "data_parallel",
+    "init",
     "job_is_coordinated",
     "last_contributors",
     "present",
@@ -50,3 +64,4 @@ __all__ = [
 
 # Importing closeranks registers it, too: torch finds the entry point only when it meets an unknown name.
 register_backend()
+register_stack_handler()

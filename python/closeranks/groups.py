@@ -10,7 +10,7 @@ import torch.distributed as dist
 from closeranks import _closeranks
 from closeranks.errors import InvalidCall
 
-Policy = Literal["fail", "repair"]
+Policy = Literal["fail", "repair", "exact"]
 
 
 def backend_of(group: dist.ProcessGroup | None) -> _closeranks.Backend:
@@ -33,8 +33,9 @@ def set_policy(group: dist.ProcessGroup | None, policy: Policy) -> None:
 
     Collective by contract: every member of `group` (None: the world group) sets the same policy at the same point,
     with no op in flight. ``fail``: every member's op raises PeerLost. ``repair``: the survivors finish the op and go
-    on; right only where every slot holds the same state (data parallel), never for sharded models.
-    Raises InvalidCall for an unknown policy, Unsupported for ``repair`` outside of ``closeranks run``.
+    on; right only where every slot holds the same state (data parallel), never for sharded models. ``exact``: as
+    repair, but an op that lacks the input of a lost member raises Incomplete on every survivor, who repeats its step.
+    Raises InvalidCall for an unknown policy, Unsupported for the last two outside of ``closeranks run``.
     """
     backend_of(group).set_policy(policy)
 

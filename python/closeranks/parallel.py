@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -81,3 +82,51 @@ def data_parallel(module: nn.Module, **ddp_keywords: Any) -> ContributorsParalle
     if model.logger is not None:
         model.logger._set_comm_hook_name("closeranks.average_over_contributors")
     return model
+
+
+def settle_buckets(model: ContributorsParallel) -> None:
+    """Regroups the gradients' buckets now, as DDP itself would in its second forward pass. Collective.
+
+    DDP does it once, after its first backward pass, with two broadcasts. Done at a boundary instead, the layout is
+    final before anybody can join. Nothing happens when it has been done or DDP does not do it (find_unused_parameters).
+    """
+    model.reducer._rebuild_buckets()
+
+
+def bucket_layout(model: ContributorsParallel) -> list[list[int]]:
+    """Which gradients share a bucket and in which order, by the reducer's numbers. Allocates once the gradients."""
+    number = {id(parameter): place for place, parameter in enumerate(_reducer_parameters(model))}
+    buckets = model.reducer._get_zeros_like_grad_buckets()
+    return [[number[id(parameter)] for parameter in bucket.parameters()] for bucket in buckets]
+
+
+def adopt_bucket_layout(model: ContributorsParallel, layout: list[list[int]]) -> None:
+    """A newcomer, while alone: regroups its buckets into the survivors' `layout`, without a backward pass. Repeatable.
+
+    Buckets of the same size in another order would swap gradients without any error, so that they are the same is to be
+    checked afterwards, against bucket_layout(). Nothing happens when DDP does not regroup (find_unused_parameters).
+    """
+    if model.find_unused_parameters and not model.static_graph:
+        return
+    flat = [number for bucket in layout for number in bucket]
+    # The two broadcasts by which DDP spreads rank 0's layout are answered with the survivors'.
+    backend_of(model.process_group).answer_broadcasts(
+        [
+            torch.tensor([*flat, len(layout)], dtype=torch.int32),
+            torch.tensor([len(bucket) for bucket in layout], dtype=torch.int32),
+        ]
+    )
+    model.reducer._reset_state()  # forgets what an earlier, cancelled attempt to join has left
+    model.reducer._push_all_rebuilt_params()
+    model.reducer._rebuild_buckets()
+
+
+def parameter_names(model: ContributorsParallel) -> list[str]:
+    """Names of the reducer's parameters, in its order."""
+    names = {id(parameter): name for name, parameter in model.module.named_parameters()}
+    return [names[id(parameter)] for parameter in _reducer_parameters(model)]
+
+
+def _reducer_parameters(model: ContributorsParallel) -> list[nn.Parameter]:
+    parameters: list[nn.Parameter] = model._build_params_for_reducer()[0]  # type: ignore[no-untyped-call]
+    return parameters

@@ -70,6 +70,11 @@ class ElasticSampler(Sampler[int]):
             self._start(self.epoch)
 
     @property
+    def slot(self) -> int | None:
+        """Whose queue iteration gives; None before bind()."""
+        return self._slot
+
+    @property
     def round(self) -> int:
         return 0 if self._deal is None else self._deal.round
 
