@@ -243,8 +243,8 @@ class Session:
             try:
                 settle_buckets(ddp)
                 self._buckets_settled = True
-            except Incomplete:  # on every survivor alike: the next attempt is without the lost one
-                continue
+            except Incomplete:
+                self._go_on_without_the_lost(ddp)
 
     def _join(self) -> None:
         """A replacement: waits to be let in. Ends the process when the job has finished without it."""
@@ -347,20 +347,27 @@ class Session:
         if not isinstance(error, Incomplete) or step.before is None or step.optimizer_steps > 0:
             return False
         if self._ddp is not None:
-            group = self._ddp.process_group
-            while True:
-                try:
-                    # The attempt's other buckets are still under way, in the memory that the next one writes to.
-                    dist.barrier(group=group)
-                    break
-                except Incomplete:  # yet another worker was lost; the step has not gone on
-                    continue
+            self._go_on_without_the_lost(self._ddp)
             self._ddp.reducer._reset_state()
             self._buckets_settled = False  # the reset made DDP forget them
             self._ops_since()
         self._optimizer.zero_grad()
         step.before.restore()
         return True
+
+    def _go_on_without_the_lost(self, ddp: ContributorsParallel) -> None:
+        """Policy exact, after Incomplete: every survivor does this at the same op. What follows expects only survivors.
+
+        When it returns no op of the group is under way any more: not the attempt's other buckets either, in the memory
+        that the next attempt writes to.
+        """
+        while True:
+            self._job.at_boundary(self._boundary)  # the step begins again
+            try:
+                dist.barrier(group=ddp.process_group)
+                return
+            except Incomplete:  # yet another worker was lost
+                continue
 
     def _optimizer_stepped(self, *_arguments: object) -> None:
         if self._current is not None:
