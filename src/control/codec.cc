@@ -24,6 +24,8 @@ struct IsVector : std::false_type {};
 template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
 
+constexpr std::uint64_t highest_policy = 2;  // 0 fail, 1 repair, 2 exact
+
 template <class T>
 constexpr std::uint64_t maximum_of() {
   return std::is_same_v<T, Slot> ? slot_limit - 1 : std::numeric_limits<typename T::representation>::max();
@@ -151,7 +153,7 @@ class Reader {
       value = text;
     } else if constexpr (std::is_same_v<T, Policy>) {
       std::uint64_t number = 0;
-      read_unsigned(key, given, static_cast<std::uint64_t>(Policy::repair), number);
+      read_unsigned(key, given, highest_policy, number);
       value = static_cast<Policy>(number);
     } else if constexpr (std::is_same_v<T, ViewNumber>) {
       if (!given.is_array() || given.size() != 2) return fail("\"" + std::string(key) + "\" is no [term, number]");
@@ -215,6 +217,23 @@ constexpr FrameKind kind_of() {
   if constexpr (std::is_same_v<Message, Install>) return FrameKind::install;
   if constexpr (std::is_same_v<Message, Evicted>) return FrameKind::evicted;
   if constexpr (std::is_same_v<Message, Fence>) return FrameKind::fence;
+  if constexpr (std::is_same_v<Message, JoinRequest>) return FrameKind::join_request;
+  if constexpr (std::is_same_v<Message, Holding>) return FrameKind::holding;
+  if constexpr (std::is_same_v<Message, StateServed>) return FrameKind::state_served;
+  if constexpr (std::is_same_v<Message, StateReceived>) return FrameKind::state_received;
+  if constexpr (std::is_same_v<Message, JoinFailed>) return FrameKind::join_failed;
+  if constexpr (std::is_same_v<Message, Progress>) return FrameKind::progress;
+  if constexpr (std::is_same_v<Message, FirstStep>) return FrameKind::first_step;
+  if constexpr (std::is_same_v<Message, Pause>) return FrameKind::pause;
+  if constexpr (std::is_same_v<Message, Started>) return FrameKind::started;
+  if constexpr (std::is_same_v<Message, Drain>) return FrameKind::drain;
+  if constexpr (std::is_same_v<Message, Resize>) return FrameKind::resize;
+  if constexpr (std::is_same_v<Message, Hold>) return FrameKind::hold;
+  if constexpr (std::is_same_v<Message, Admit>) return FrameKind::admit;
+  if constexpr (std::is_same_v<Message, Transfer>) return FrameKind::transfer;
+  if constexpr (std::is_same_v<Message, Cancel>) return FrameKind::cancel;
+  if constexpr (std::is_same_v<Message, JobFinished>) return FrameKind::job_finished;
+  if constexpr (std::is_same_v<Message, Leave>) return FrameKind::leave;
 }
 
 template <class Message>

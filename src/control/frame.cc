@@ -37,6 +37,22 @@ std::string_view name_of(FrameKind kind) {
       return "op_repaired";
     case FrameKind::goodbye:
       return "goodbye";
+    case FrameKind::join_request:
+      return "join_request";
+    case FrameKind::holding:
+      return "holding";
+    case FrameKind::state_served:
+      return "state_served";
+    case FrameKind::state_received:
+      return "state_received";
+    case FrameKind::join_failed:
+      return "join_failed";
+    case FrameKind::progress:
+      return "progress";
+    case FrameKind::first_step:
+      return "first_step";
+    case FrameKind::pause:
+      return "pause";
     case FrameKind::agent_hello:
       return "agent_hello";
     case FrameKind::agent_suspicion:
@@ -45,6 +61,12 @@ std::string_view name_of(FrameKind kind) {
       return "fenced";
     case FrameKind::exited:
       return "exited";
+    case FrameKind::started:
+      return "started";
+    case FrameKind::drain:
+      return "drain";
+    case FrameKind::resize:
+      return "resize";
     case FrameKind::welcome:
       return "welcome";
     case FrameKind::propose:
@@ -53,6 +75,18 @@ std::string_view name_of(FrameKind kind) {
       return "install";
     case FrameKind::evicted:
       return "evicted";
+    case FrameKind::hold:
+      return "hold";
+    case FrameKind::admit:
+      return "admit";
+    case FrameKind::transfer:
+      return "transfer";
+    case FrameKind::cancel:
+      return "cancel";
+    case FrameKind::job_finished:
+      return "job_finished";
+    case FrameKind::leave:
+      return "leave";
     case FrameKind::fence:
       return "fence";
   }

@@ -15,7 +15,7 @@ namespace closeranks::control {
 // "CRNK" in the order of the bytes on the wire.
 inline constexpr std::uint32_t frame_magic = 0x4b4e5243;
 // Raised with every change of the header, the handshake or a message that an older reader would take wrongly.
-inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::uint16_t protocol_version = 2;
 // Header and handshake keep their layout for ever, so that two versions can tell each other apart.
 inline constexpr std::size_t frame_header_bytes = 12;
 // Largest body. A welcome of 1,000 workers takes about 120 KiB, a prepared of 100 groups of 1,000 members 400 KiB;
@@ -35,14 +35,31 @@ enum class FrameKind : std::uint16_t {
   suspicion = 18,
   op_repaired = 19,
   goodbye = 20,
+  join_request = 21,
+  holding = 22,
+  state_served = 23,
+  state_received = 24,
+  join_failed = 25,
+  progress = 26,
+  first_step = 27,
+  pause = 28,
   agent_hello = 32,
   agent_suspicion = 33,
   fenced = 34,
   exited = 35,
+  started = 36,
+  drain = 37,
+  resize = 38,
   welcome = 48,
   propose = 49,
   install = 50,
   evicted = 51,
+  hold = 52,
+  admit = 53,
+  transfer = 54,
+  cancel = 55,
+  job_finished = 56,
+  leave = 57,
   fence = 64,
 };
 [[nodiscard]] bool is_known(FrameKind kind);

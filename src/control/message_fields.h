@@ -55,6 +55,8 @@ void fields(auto& archive, Like<membership::GroupStatus> auto& m) {
   archive.field("observed", m.observed);
   archive.field("failed", m.failed);
   archive.field("chunks", m.chunks);
+  archive.field("epoch", m.epoch);
+  archive.number("base", m.base, sequence_limit);
   archive.require(m.completed <= m.entered, "a group that completed more than it entered");
 }
 
@@ -63,6 +65,8 @@ void fields(auto& archive, Like<membership::GroupResolution> auto& m) {
   archive.field("view", m.view);
   archive.field("departures", m.departures);
   archive.field("failed", m.failed);
+  archive.field("epoch", m.epoch);
+  archive.number("base", m.base, sequence_limit);
 }
 
 void fields(auto& archive, Like<membership::ExcludedMember> auto& m) {
@@ -78,6 +82,30 @@ void fields(auto& archive, Like<membership::WorkerAddress> auto& m) {
   archive.number("pid", m.pid, std::numeric_limits<std::int32_t>::max());
   archive.field("host", m.host);
   archive.field("endpoint", m.endpoint);
+}
+
+void fields(auto& archive, Like<membership::Filled> auto& m) {
+  archive.field("slot", m.slot);
+  archive.field("worker", m.worker);
+}
+
+void fields(auto& archive, Like<membership::GroupIntroduction> auto& m) {
+  archive.field("group", m.group);
+  archive.field("name", m.name);
+  archive.field("members", m.members);
+  archive.field("policy", m.policy);
+}
+
+void fields(auto& archive, Like<membership::GroupProgress> auto& m) {
+  archive.field("group", m.group);
+  archive.field("name", m.name);
+  archive.number("entered", m.entered, sequence_limit);
+  archive.number("completed", m.completed, sequence_limit);
+  archive.field("waiting", m.waiting);
+  archive.number("waited_ms", m.waited_ms, std::numeric_limits<std::uint32_t>::max());
+  archive.field("op", m.op);
+  archive.field("waits_for", m.waits_for);
+  archive.require(m.completed <= m.entered, "a group that completed more than it entered");
 }
 
 // ---- worker -> coordinator ---------------------------------------------------------------------------------------
@@ -111,7 +139,55 @@ void fields(auto& archive, Like<membership::OpRepaired> auto& m) {
   archive.number("blocks_taken_over", m.blocks_taken_over, std::numeric_limits<std::uint32_t>::max());
 }
 
-void fields(auto& archive, Like<membership::Goodbye> auto& m) { archive.field("from", m.from); }
+void fields(auto& archive, Like<membership::Goodbye> auto& m) {
+  archive.field("from", m.from);
+  archive.field("for_good", m.for_good);
+}
+
+void fields(auto& archive, Like<membership::JoinRequest> auto& m) {
+  archive.field("from", m.from);
+  archive.field("groups", m.groups);
+}
+
+void fields(auto& archive, Like<membership::Holding> auto& m) {
+  archive.field("round", m.round);
+  archive.field("from", m.from);
+  archive.number("step", m.step, sequence_limit);
+}
+
+void fields(auto& archive, Like<membership::StateServed> auto& m) {
+  archive.field("round", m.round);
+  archive.field("from", m.from);
+}
+
+void fields(auto& archive, Like<membership::StateReceived> auto& m) {
+  archive.field("round", m.round);
+  archive.field("from", m.from);
+}
+
+void fields(auto& archive, Like<membership::JoinFailed> auto& m) {
+  archive.field("round", m.round);
+  archive.field("from", m.from);
+  archive.field("reason", m.reason);
+}
+
+void fields(auto& archive, Like<membership::Progress> auto& m) {
+  archive.field("from", m.from);
+  archive.number("step", m.step, sequence_limit);
+  archive.field("in_session", m.in_session);
+  archive.field("groups", m.groups);
+}
+
+void fields(auto& archive, Like<membership::FirstStep> auto& m) {
+  archive.field("from", m.from);
+  archive.number("step", m.step, sequence_limit);
+}
+
+void fields(auto& archive, Like<membership::Pause> auto& m) {
+  archive.field("from", m.from);
+  archive.field("what", m.what);
+  archive.number("up_to_ms", m.up_to_ms, std::numeric_limits<std::uint32_t>::max());
+}
 
 // ---- agent -> coordinator ----------------------------------------------------------------------------------------
 
@@ -139,6 +215,15 @@ void fields(auto& archive, Like<membership::Exited> auto& m) {
   archive.field("reason", m.reason);
 }
 
+void fields(auto& archive, Like<membership::Started> auto& m) {
+  archive.field("worker", m.worker);
+  archive.field("slot", m.slot);
+}
+
+void fields(auto& archive, Like<membership::Drain> auto& m) { archive.field("reason", m.reason); }
+
+void fields(auto& archive, Like<membership::Resize> auto& m) { archive.number("present", m.present, slot_limit); }
+
 // ---- coordinator -> worker ---------------------------------------------------------------------------------------
 
 void fields(auto& archive, Like<membership::Welcome> auto& m) {
@@ -146,6 +231,7 @@ void fields(auto& archive, Like<membership::Welcome> auto& m) {
   archive.field("view", m.view);
   archive.field("workers", m.workers);
   archive.field("excluded", m.excluded);
+  archive.field("newcomer", m.newcomer);
 }
 
 void fields(auto& archive, Like<membership::Propose> auto& m) {
@@ -157,7 +243,35 @@ void fields(auto& archive, Like<membership::Install> auto& m) {
   archive.field("view", m.view);
   archive.field("excluded", m.excluded);
   archive.field("groups", m.groups);
+  archive.field("members", m.members);
+  archive.field("joined", m.joined);
 }
+
+void fields(auto& archive, Like<membership::Hold> auto& m) {
+  archive.field("round", m.round);
+  archive.field("newcomers", m.newcomers);
+}
+
+void fields(auto& archive, Like<membership::Admit> auto& m) {
+  archive.field("round", m.round);
+  archive.number("step", m.step, sequence_limit);
+}
+
+void fields(auto& archive, Like<membership::Transfer> auto& m) {
+  archive.field("round", m.round);
+  archive.number("step", m.step, sequence_limit);
+  archive.field("newcomers", m.newcomers);
+  archive.field("sources", m.sources);
+}
+
+void fields(auto& archive, Like<membership::Cancel> auto& m) {
+  archive.field("round", m.round);
+  archive.field("reason", m.reason);
+}
+
+void fields(auto&, Like<membership::JobFinished> auto&) {}
+
+void fields(auto& archive, Like<membership::Leave> auto& m) { archive.field("reason", m.reason); }
 
 void fields(auto& archive, Like<membership::Evicted> auto& m) {
   archive.number("term", m.term, std::numeric_limits<std::uint32_t>::max());
@@ -171,6 +285,7 @@ void fields(auto& archive, Like<membership::Evicted> auto& m) {
 void fields(auto& archive, Like<membership::Fence> auto& m) {
   archive.field("worker", m.worker);
   archive.field("reason", m.reason);
+  archive.field("keep_stack", m.keep_stack);
 }
 
 }  // namespace closeranks::control

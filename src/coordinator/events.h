@@ -16,11 +16,13 @@
 
 namespace closeranks::coordinator {
 
-// The first six are the agent's, the others the coordinator's (membership::EventKind, under the same names).
+// Up to job_finished they are the agent's, the others the coordinator's (membership::EventKind, under the same names).
 enum class EventKind : std::uint8_t {
   job_started,
   worker_started,
   worker_exited,
+  spare_started,    // a warm process waits to become the next worker
+  slot_given_up,    // no more workers are started for this slot
   job_failing,      // the first root cause is known; the other workers are being ended
   job_interrupted,  // SIGINT or SIGTERM to the agent
   job_finished,
@@ -37,6 +39,13 @@ enum class EventKind : std::uint8_t {
   worker_excluded,
   view_installed,
   op_repaired,
+  session_started,
+  worker_joined,
+  join_pending,
+  join_cancelled,
+  first_step,
+  worker_hung,
+  draining,
   gave_up,
   superseded,
 };

@@ -50,6 +50,20 @@ EventKind kind_of(membership::EventKind kind) {
       return EventKind::view_installed;
     case membership::EventKind::op_repaired:
       return EventKind::op_repaired;
+    case membership::EventKind::session_started:
+      return EventKind::session_started;
+    case membership::EventKind::worker_joined:
+      return EventKind::worker_joined;
+    case membership::EventKind::join_pending:
+      return EventKind::join_pending;
+    case membership::EventKind::join_cancelled:
+      return EventKind::join_cancelled;
+    case membership::EventKind::first_step:
+      return EventKind::first_step;
+    case membership::EventKind::worker_hung:
+      return EventKind::worker_hung;
+    case membership::EventKind::draining:
+      return EventKind::draining;
     case membership::EventKind::gave_up:
       return EventKind::gave_up;
     case membership::EventKind::superseded:

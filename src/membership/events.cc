@@ -22,6 +22,20 @@ std::string_view name_of(EventKind kind) {
       return "view_installed";
     case EventKind::op_repaired:
       return "op_repaired";
+    case EventKind::session_started:
+      return "session_started";
+    case EventKind::worker_joined:
+      return "worker_joined";
+    case EventKind::join_pending:
+      return "join_pending";
+    case EventKind::join_cancelled:
+      return "join_cancelled";
+    case EventKind::first_step:
+      return "first_step";
+    case EventKind::worker_hung:
+      return "worker_hung";
+    case EventKind::draining:
+      return "draining";
     case EventKind::gave_up:
       return "gave_up";
     case EventKind::superseded:

@@ -62,6 +62,8 @@ struct GroupStatus {
   std::vector<ObservedEntry> observed;
   std::vector<FailedRange> failed;
   std::vector<ChunkState> chunks;
+  ViewNumber epoch{};      // the last join that gave the group a new member; {0,0}: as it was made
+  std::uint64_t base = 0;  // the first entry of this epoch: all before it were complete everywhere
   friend bool operator==(const GroupStatus&, const GroupStatus&) = default;
 };
 
@@ -70,6 +72,10 @@ struct GroupResolution {
   ViewNumber view;
   std::vector<Departure> departures;  // complete: earlier ones and the new ones, in order of exclusion
   std::vector<FailedRange> failed;    // complete
+  // Of the epoch the group is in from here on. Higher than the receiver's own: a member has joined, the group starts
+  // anew at `base` with the present members; `departures` name the slots that are still vacant, and nobody else.
+  ViewNumber epoch{};
+  std::uint64_t base = 0;
   friend bool operator==(const GroupResolution&, const GroupResolution&) = default;
 };
 

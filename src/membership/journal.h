@@ -18,16 +18,18 @@ struct TermStarted {
   friend bool operator==(const TermStarted&, const TermStarted&) = default;
 };
 
-// The worker has been welcomed, so it may have groups: no view is decided without its answer from here on.
+// The worker has been welcomed, so it may have groups: no view is decided without its answer from here on. A newcomer
+// is in none until a view names it among its members.
 struct WorkerRegistered {
   WorkerAddress address;
   friend bool operator==(const WorkerRegistered&, const WorkerRegistered&) = default;
 };
 
-// A view is decided. `excluded`: everybody excluded so far, in order.
+// A view is decided. `excluded`: everybody excluded so far, in order. `members`: who fills which slot in it, ascending.
 struct ViewDecided {
   ViewNumber view;
   std::vector<ExcludedMember> excluded;
+  std::vector<Filled> members{};
   friend bool operator==(const ViewDecided&, const ViewDecided&) = default;
 };
 

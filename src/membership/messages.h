@@ -22,6 +22,13 @@ struct WorkerAddress {
   friend bool operator==(const WorkerAddress&, const WorkerAddress&) = default;
 };
 
+// Who fills a slot.
+struct Filled {
+  Slot slot;
+  WorkerId worker;
+  friend bool operator==(const Filled&, const Filled&) = default;
+};
+
 // ---- worker -> coordinator ---------------------------------------------------------------------------------------
 
 // First message on every connection of a worker, also after a reconnect. `installed` is {0,0} before the first
@@ -62,9 +69,88 @@ struct OpRepaired {
 };
 
 // The worker leaves in order (destroy_process_group, exit): its engine has stopped and touches no shared memory any
-// more, so it counts as fenced. It is excluded only when an op of somebody else waits for it.
+// more, so it counts as fenced. It is excluded only when an op of somebody else waits for it; at once with `for_good`:
+// it leaves the job on purpose (session.leave, drain), and the others go on without it. It is not replaced.
 struct Goodbye {
   WorkerId from;
+  bool for_good = false;
+};
+
+// A group as a newcomer has made it, alone. Groups match by their key (protocol rule 18).
+struct GroupIntroduction {
+  GroupKey group;
+  std::string name;
+  std::vector<Slot> members;
+  Policy policy = Policy::fail;
+  friend bool operator==(const GroupIntroduction&, const GroupIntroduction&) = default;
+};
+
+// A newcomer is at its first boundary and asks to be let in. `groups` in the order of their making. Said again after
+// every hello until it is in.
+struct JoinRequest {
+  WorkerId from;
+  std::vector<GroupIntroduction> groups;
+};
+
+// Answer to Hold: the step the worker is in (0: it has begun none). It does not begin a later one than Admit allows
+// (protocol rule 19).
+struct Holding {
+  ViewNumber round;
+  WorkerId from;
+  std::uint64_t step = 0;
+};
+
+// A survivor has sent its part of the state.
+struct StateServed {
+  ViewNumber round;
+  WorkerId from;
+};
+
+// The newcomer has all of the state and is ready to take part.
+struct StateReceived {
+  ViewNumber round;
+  WorkerId from;
+};
+
+// The round cannot go on here: a group is not idle at the boundary, the state does not fit, ...
+struct JoinFailed {
+  ViewNumber round;
+  WorkerId from;
+  std::string reason;
+};
+
+// How far one group of the sender is.
+struct GroupProgress {
+  GroupKey group;
+  std::string name;
+  std::uint64_t entered = 0;
+  std::uint64_t completed = 0;
+  bool waiting = false;         // an op of it is open
+  std::uint32_t waited_ms = 0;  // for how long the oldest open op has waited
+  std::string op;               // "all_reduce #12": the oldest open op, else the last one
+  std::vector<Slot> waits_for;  // slots that have not entered it yet
+  friend bool operator==(const GroupProgress&, const GroupProgress&) = default;
+};
+
+// Four times a second. What the search for hung workers goes by.
+struct Progress {
+  WorkerId from;
+  std::uint64_t step = 0;   // the last step begun; 0: none
+  bool in_session = false;  // it has boundaries
+  std::vector<GroupProgress> groups;
+};
+
+// A newcomer has finished its first step since it joined: for the event log.
+struct FirstStep {
+  WorkerId from;
+  std::uint64_t step = 0;
+};
+
+// "For up to `up_to_ms` I shall make no progress, and that is in order": it is not taken for hung. 0: over.
+struct Pause {
+  WorkerId from;
+  std::string what;
+  std::uint32_t up_to_ms = 0;
 };
 
 // ---- agent -> coordinator ----------------------------------------------------------------------------------------
@@ -99,6 +185,24 @@ struct Exited {
   std::string reason;
 };
 
+// The agent is about to start `worker` for a vacant slot, a fresh id. Said before the process can connect, and again
+// after every AgentHello, before Fenced and Exited. Answered with a Fence when the slot is filled.
+struct Started {
+  WorkerId worker;
+  Slot slot;
+};
+
+// Every worker of this host is to leave at its next boundary: the host goes away.
+struct Drain {
+  std::string reason;
+};
+
+// `closeranks job resize`: this many slots are to be present. The coordinator sends the highest ones away; the agents
+// start workers for vacant slots.
+struct Resize {
+  std::uint32_t present = 0;
+};
+
 // ---- coordinator -> worker ---------------------------------------------------------------------------------------
 
 // Answer to Hello: the view in force, with all known addresses. Sent again with the new ones whenever addresses are
@@ -108,6 +212,8 @@ struct Welcome {
   ViewNumber view;
   std::vector<WorkerAddress> workers;
   std::vector<ExcludedMember> excluded;  // all so far, in order
+  // The receiver was started for a vacant slot and is in no view yet: its groups are made alone, until it has joined.
+  bool newcomer = false;
 };
 
 // Freeze the groups that have a member in `excluding`; answer Prepared.
@@ -121,6 +227,45 @@ struct Install {
   ViewNumber view;
   std::vector<ExcludedMember> excluded;  // all so far, in order
   std::vector<GroupResolution> groups;
+  std::vector<Filled> members{};        // all of the view, ascending slots
+  std::vector<WorkerAddress> joined{};  // newcomers that the view adds; empty unless it ends a join
+};
+
+// Some workers want to join. The receiver answers Holding and passes its next boundary only when told how (protocol
+// rules 19, 20). Void when the connection breaks.
+struct Hold {
+  ViewNumber round;
+  std::vector<WorkerAddress> newcomers;
+};
+
+// Boundaries of steps below `step` are passed; at the boundary before `step` every group is frozen, idle, and the
+// answer is Prepared{view = round}. A newcomer answers the same at once.
+struct Admit {
+  ViewNumber round;
+  std::uint64_t step = 0;
+};
+
+// Everybody is frozen at the boundary before `step`: the state goes from `sources` (workers of the view, ascending
+// slots) to `newcomers`.
+struct Transfer {
+  ViewNumber round;
+  std::uint64_t step = 0;
+  std::vector<WorkerAddress> newcomers;
+  std::vector<WorkerAddress> sources;
+};
+
+// The round is over without a new view: whoever holds goes on. Newcomers may join in a later round.
+struct Cancel {
+  ViewNumber round;
+  std::string reason;
+};
+
+// The job has finished in order while the receiver waited to join: it ends with status 0.
+struct JobFinished {};
+
+// Leave the job at the next boundary (drain, resize): Goodbye{for_good}.
+struct Leave {
+  std::string reason;
 };
 
 // The receiver is out: it must stop. Sent to any worker that is not in the view.
@@ -137,11 +282,13 @@ struct Evicted {
 struct Fence {
   WorkerId worker;
   std::string reason;
+  bool keep_stack = false;  // have it write its Python stack first: it hangs, and somebody will want to know where
 };
 
-using FromWorker = std::variant<Hello, Prepared, Suspicion, OpRepaired, Goodbye>;
-using FromAgent = std::variant<AgentHello, AgentSuspicion, Fenced, Exited>;
-using ToWorker = std::variant<Welcome, Propose, Install, Evicted>;
+using FromWorker = std::variant<Hello, Prepared, Suspicion, OpRepaired, Goodbye, JoinRequest, Holding, StateServed,
+                                StateReceived, JoinFailed, Progress, FirstStep, Pause>;
+using FromAgent = std::variant<AgentHello, AgentSuspicion, Fenced, Exited, Started, Drain, Resize>;
+using ToWorker = std::variant<Welcome, Propose, Install, Evicted, Hold, Admit, Transfer, Cancel, JobFinished, Leave>;
 using ToAgent = std::variant<Fence>;
 
 }  // namespace closeranks::membership

@@ -43,6 +43,7 @@ WorkerEffects Worker::handle(const ToWorker& message) {
         if constexpr (std::is_same_v<Message, Propose>) return on_propose(received);
         if constexpr (std::is_same_v<Message, Install>) return on_install(received);
         if constexpr (std::is_same_v<Message, Evicted>) return on_evicted(received);
+        return {};
       },
       message);
 }

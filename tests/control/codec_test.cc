@@ -34,8 +34,40 @@ auto tie(const OpRepaired& m) {
   return std::tie(from, group, sequence, op, contributors, blocks);
 }
 auto tie(const Goodbye& m) {
-  const auto& [from] = m;
-  return std::tie(from);
+  const auto& [from, for_good] = m;
+  return std::tie(from, for_good);
+}
+auto tie(const JoinRequest& m) {
+  const auto& [from, groups] = m;
+  return std::tie(from, groups);
+}
+auto tie(const Holding& m) {
+  const auto& [round, from, step] = m;
+  return std::tie(round, from, step);
+}
+auto tie(const StateServed& m) {
+  const auto& [round, from] = m;
+  return std::tie(round, from);
+}
+auto tie(const StateReceived& m) {
+  const auto& [round, from] = m;
+  return std::tie(round, from);
+}
+auto tie(const JoinFailed& m) {
+  const auto& [round, from, reason] = m;
+  return std::tie(round, from, reason);
+}
+auto tie(const Progress& m) {
+  const auto& [from, step, in_session, groups] = m;
+  return std::tie(from, step, in_session, groups);
+}
+auto tie(const FirstStep& m) {
+  const auto& [from, step] = m;
+  return std::tie(from, step);
+}
+auto tie(const Pause& m) {
+  const auto& [from, what, up_to_ms] = m;
+  return std::tie(from, what, up_to_ms);
 }
 auto tie(const AgentHello& m) {
   const auto& [host, pid] = m;
@@ -53,25 +85,58 @@ auto tie(const Exited& m) {
   const auto& [worker, wait_status, reason] = m;
   return std::tie(worker, wait_status, reason);
 }
+auto tie(const Started& m) {
+  const auto& [worker, slot] = m;
+  return std::tie(worker, slot);
+}
+auto tie(const Drain& m) {
+  const auto& [reason] = m;
+  return std::tie(reason);
+}
+auto tie(const Resize& m) {
+  const auto& [present] = m;
+  return std::tie(present);
+}
 auto tie(const Welcome& m) {
-  const auto& [term, view, workers, excluded] = m;
-  return std::tie(term, view, workers, excluded);
+  const auto& [term, view, workers, excluded, newcomer] = m;
+  return std::tie(term, view, workers, excluded, newcomer);
 }
 auto tie(const Propose& m) {
   const auto& [view, excluding] = m;
   return std::tie(view, excluding);
 }
 auto tie(const Install& m) {
-  const auto& [view, excluded, groups] = m;
-  return std::tie(view, excluded, groups);
+  const auto& [view, excluded, groups, members, joined] = m;
+  return std::tie(view, excluded, groups, members, joined);
+}
+auto tie(const Hold& m) {
+  const auto& [round, newcomers] = m;
+  return std::tie(round, newcomers);
+}
+auto tie(const Admit& m) {
+  const auto& [round, step] = m;
+  return std::tie(round, step);
+}
+auto tie(const Transfer& m) {
+  const auto& [round, step, newcomers, sources] = m;
+  return std::tie(round, step, newcomers, sources);
+}
+auto tie(const Cancel& m) {
+  const auto& [round, reason] = m;
+  return std::tie(round, reason);
+}
+auto tie(const JobFinished&) { return std::tuple<>(); }
+auto tie(const Leave& m) {
+  const auto& [reason] = m;
+  return std::tie(reason);
 }
 auto tie(const Evicted& m) {
   const auto& [term, view, worker, reason] = m;
   return std::tie(term, view, worker, reason);
 }
 auto tie(const Fence& m) {
-  const auto& [worker, reason] = m;
-  return std::tie(worker, reason);
+  const auto& [worker, reason, keep_stack] = m;
+  return std::tie(worker, reason, keep_stack);
 }
 
 // Messages with every field drawn, within its range.
@@ -122,7 +187,7 @@ class Draw {
     out.group = GroupKey(number(UINT64_MAX));
     out.name = text();
     out.members = list([&] { return slot(); });
-    out.policy = coin() ? Policy::fail : Policy::repair;
+    out.policy = policy();
     out.view = view();
     out.completed = sequence();
     out.entered = std::max(out.completed, sequence());
@@ -133,14 +198,34 @@ class Draw {
       return ChunkState{sequence(), static_cast<std::uint32_t>(number(chunk_limit)),
                         static_cast<std::uint8_t>(number(2)), number(UINT64_MAX)};
     });
+    out.epoch = view();
+    out.base = sequence();
     return out;
   }
+  Policy policy() { return static_cast<Policy>(number(2)); }
   GroupResolution resolution() {
-    return {GroupKey(number(UINT64_MAX)), view(), list([&] { return departure(); }), list([&] { return failed(); })};
+    return {GroupKey(number(UINT64_MAX)),   view(), list([&] { return departure(); }),
+            list([&] { return failed(); }), view(), sequence()};
+  }
+  Filled filled() { return {slot(), worker()}; }
+  GroupIntroduction introduction() {
+    return {GroupKey(number(UINT64_MAX)), text(), list([&] { return slot(); }), policy()};
+  }
+  GroupProgress progress() {
+    GroupProgress out;
+    out.group = GroupKey(number(UINT64_MAX));
+    out.name = text();
+    out.completed = sequence();
+    out.entered = std::max(out.completed, sequence());
+    out.waiting = coin();
+    out.waited_ms = static_cast<std::uint32_t>(number(UINT32_MAX));
+    out.op = text();
+    out.waits_for = list([&] { return slot(); });
+    return out;
   }
 
   FromWorker from_worker() {
-    switch (random_() % 5) {
+    switch (random_() % 13) {
       case 0:
         return Hello{address(), view(), view()};
       case 1:
@@ -154,36 +239,71 @@ class Draw {
                           text(),
                           list([&] { return slot(); }),
                           static_cast<std::uint32_t>(number(UINT32_MAX))};
+      case 4:
+        return JoinRequest{worker(), list([&] { return introduction(); })};
+      case 5:
+        return Holding{view(), worker(), sequence()};
+      case 6:
+        return StateServed{view(), worker()};
+      case 7:
+        return StateReceived{view(), worker()};
+      case 8:
+        return JoinFailed{view(), worker(), text()};
+      case 9:
+        return Progress{worker(), sequence(), coin(), list([&] { return progress(); })};
+      case 10:
+        return FirstStep{worker(), sequence()};
+      case 11:
+        return Pause{worker(), text(), static_cast<std::uint32_t>(number(UINT32_MAX))};
       default:
-        return Goodbye{worker()};
+        return Goodbye{worker(), coin()};
     }
   }
   FromAgent from_agent() {
-    switch (random_() % 4) {
+    switch (random_() % 7) {
       case 0:
         return AgentHello{text(), static_cast<std::uint32_t>(number(INT32_MAX))};
       case 1:
         return AgentSuspicion{worker(), text()};
       case 2:
         return membership::Fenced{worker(), coin(), coin(), wait_status(), text()};
+      case 3:
+        return Started{worker(), slot()};
+      case 4:
+        return Drain{text()};
+      case 5:
+        return Resize{static_cast<std::uint32_t>(number(slot_limit))};
       default:
         return Exited{worker(), wait_status(), text()};
     }
   }
   ToWorker to_worker() {
-    switch (random_() % 4) {
+    switch (random_() % 10) {
       case 0:
         return Welcome{static_cast<std::uint32_t>(number(UINT32_MAX)), view(), list([&] { return address(); }),
-                       list([&] { return excluded(); })};
+                       list([&] { return excluded(); }), coin()};
       case 1:
         return Propose{view(), list([&] { return excluded(); })};
       case 2:
-        return Install{view(), list([&] { return excluded(); }), list([&] { return resolution(); })};
+        return Install{view(), list([&] { return excluded(); }), list([&] { return resolution(); }),
+                       list([&] { return filled(); }), list([&] { return address(); })};
+      case 3:
+        return Hold{view(), list([&] { return address(); })};
+      case 4:
+        return Admit{view(), sequence()};
+      case 5:
+        return Transfer{view(), sequence(), list([&] { return address(); }), list([&] { return address(); })};
+      case 6:
+        return Cancel{view(), text()};
+      case 7:
+        return JobFinished{};
+      case 8:
+        return Leave{text()};
       default:
         return Evicted{static_cast<std::uint32_t>(number(UINT32_MAX)), view(), worker(), text()};
     }
   }
-  ToAgent to_agent() { return Fence{worker(), text()}; }
+  ToAgent to_agent() { return Fence{worker(), text(), coin()}; }
 
  private:
   std::mt19937_64 random_;
@@ -303,7 +423,7 @@ TEST(Codec, GroupsThatContradictThemselvesAreRefused) {
 }
 
 TEST(Codec, AFrameOfTheOtherDirectionIsRefused) {
-  const Frame parts = take_apart(encode(Fence{WorkerId(3), "stopped"}).value());
+  const Frame parts = take_apart(encode(Fence{WorkerId(3), "stopped", false}).value());
   EXPECT_THAT(decode_from_worker(parts.kind, parts.bytes()).status().message(),
               HasSubstr("a frame (fence) that this side of the connection does not send"));
 }
@@ -358,14 +478,31 @@ TEST(Codec, EveryMessageAndFieldIsOnTheWirePage) {
   expect_documented(FromWorker(Suspicion{}));
   expect_documented(FromWorker(OpRepaired{}));
   expect_documented(FromWorker(Goodbye{}));
+  expect_documented(FromWorker(JoinRequest{}));
+  expect_documented(FromWorker(Holding{}));
+  expect_documented(FromWorker(StateServed{}));
+  expect_documented(FromWorker(StateReceived{}));
+  expect_documented(FromWorker(JoinFailed{}));
+  expect_documented(FromWorker(Progress{}));
+  expect_documented(FromWorker(FirstStep{}));
+  expect_documented(FromWorker(Pause{}));
   expect_documented(FromAgent(AgentHello{}));
   expect_documented(FromAgent(AgentSuspicion{}));
   expect_documented(FromAgent(membership::Fenced{}));
   expect_documented(FromAgent(Exited{}));
+  expect_documented(FromAgent(Started{}));
+  expect_documented(FromAgent(Drain{}));
+  expect_documented(FromAgent(Resize{}));
   expect_documented(ToWorker(Welcome{}));
   expect_documented(ToWorker(Propose{}));
   expect_documented(ToWorker(Install{}));
   expect_documented(ToWorker(Evicted{}));
+  expect_documented(ToWorker(Hold{}));
+  expect_documented(ToWorker(Admit{}));
+  expect_documented(ToWorker(Transfer{}));
+  expect_documented(ToWorker(Cancel{}));
+  expect_documented(ToWorker(JobFinished{}));
+  expect_documented(ToWorker(Leave{}));
   expect_documented(ToAgent(Fence{}));
   const Frame status = take_apart(encode(FromWorker(Prepared{{}, WorkerId(0), {GroupStatus{}}})).value());
   const auto* first = reinterpret_cast<const std::uint8_t*>(status.body.data());
@@ -415,7 +552,20 @@ TEST(Codec, GoldenBytes) {
   status.observed = {{WorkerId(2), 1'001}};
   status.failed = {{990, 991, WorkerId(3), Slot(3)}};
   status.chunks = {{1'000, 7, 2, 0b1011}};
-  const GroupResolution resolution{status.group, {1, 3}, {{WorkerId(2), Slot(2), {1, 3}, 1'001}}, status.failed};
+  status.epoch = {1, 1};
+  status.base = 12;
+  const GroupResolution resolution{status.group,  {1, 3}, {{WorkerId(2), Slot(2), {1, 3}, 1'001}},
+                                   status.failed, {1, 1}, 12};
+  GroupProgress progress;
+  progress.group = status.group;
+  progress.name = status.name;
+  progress.entered = 1'001;
+  progress.completed = 1'000;
+  progress.waiting = true;
+  progress.waited_ms = 5'000;
+  progress.op = "all_reduce #1000";
+  progress.waits_for = {Slot(2)};
+  const WorkerAddress newcomer{WorkerId(4), Slot(2), 4'714, "alpha", "closeranks-job-4"};
   const WorkerAddress address{WorkerId(1), Slot(1), 4'711, "alpha", "closeranks-job-1"};
 
   expect_golden("hello", FromWorker(Hello{address, {1, 2}, {0, 0}}));
@@ -423,16 +573,36 @@ TEST(Codec, GoldenBytes) {
   expect_golden("suspicion", FromWorker(Suspicion{WorkerId(1), WorkerId(2), "its thread died", true, true}));
   expect_golden("op_repaired",
                 FromWorker(OpRepaired{WorkerId(1), "default_pg", 1'000, "all_reduce", {Slot(0), Slot(1)}, 12}));
-  expect_golden("goodbye", FromWorker(Goodbye{WorkerId(1)}));
+  expect_golden("goodbye", FromWorker(Goodbye{WorkerId(1), true}));
+  expect_golden("join_request",
+                FromWorker(JoinRequest{WorkerId(4), {{status.group, "default_pg", status.members, Policy::exact}}}));
+  expect_golden("holding", FromWorker(Holding{{1, 4}, WorkerId(1), 17}));
+  expect_golden("state_served", FromWorker(StateServed{{1, 4}, WorkerId(1)}));
+  expect_golden("state_received", FromWorker(StateReceived{{1, 4}, WorkerId(4)}));
+  expect_golden("join_failed", FromWorker(JoinFailed{{1, 4}, WorkerId(1), "group 'default_pg' is not idle"}));
+  expect_golden("progress", FromWorker(Progress{WorkerId(1), 17, true, {progress}}));
+  expect_golden("first_step", FromWorker(FirstStep{WorkerId(4), 18}));
+  expect_golden("pause", FromWorker(Pause{WorkerId(1), "checkpoint", 30'000}));
+  expect_golden("started", FromAgent(Started{WorkerId(4), Slot(2)}));
+  expect_golden("drain", FromAgent(Drain{"SIGTERM"}));
+  expect_golden("resize", FromAgent(Resize{3}));
+  expect_golden("hold", ToWorker(Hold{{1, 4}, {newcomer}}));
+  expect_golden("admit", ToWorker(Admit{{1, 4}, 18}));
+  expect_golden("transfer", ToWorker(Transfer{{1, 4}, 18, {newcomer}, {address}}));
+  expect_golden("cancel", ToWorker(Cancel{{1, 4}, "slot 1 (worker 1) died"}));
+  expect_golden("job_finished", ToWorker(JobFinished{}));
+  expect_golden("leave", ToWorker(Leave{"SIGTERM"}));
   expect_golden("agent_hello", FromAgent(AgentHello{"alpha", 4'700}));
   expect_golden("agent_suspicion", FromAgent(AgentSuspicion{WorkerId(2), "its thread died"}));
   expect_golden("fenced", FromAgent(membership::Fenced{WorkerId(2), true, true, 9, "killed by signal 9"}));
   expect_golden("exited", FromAgent(Exited{WorkerId(2), 256, "exited with status 1"}));
-  expect_golden("welcome", ToWorker(Welcome{1, {1, 1}, {address}, {lost}}));
+  expect_golden("welcome", ToWorker(Welcome{1, {1, 1}, {address}, {lost}, true}));
   expect_golden("propose", ToWorker(Propose{{1, 3}, {lost}}));
-  expect_golden("install", ToWorker(Install{{1, 3}, {lost}, {resolution}}));
+  expect_golden(
+      "install",
+      ToWorker(Install{{1, 3}, {lost}, {resolution}, {{Slot(1), WorkerId(1)}, {Slot(2), WorkerId(4)}}, {newcomer}}));
   expect_golden("evicted", ToWorker(Evicted{1, {1, 3}, WorkerId(2), "stopped for 5.0 s"}));
-  expect_golden("fence", ToAgent(Fence{WorkerId(2), "stopped for 5.0 s"}));
+  expect_golden("fence", ToAgent(Fence{WorkerId(2), "stopped for 5.0 s", true}));
 }
 
 }  // namespace
