@@ -127,6 +127,19 @@ def parameter_names(model: ContributorsParallel) -> list[str]:
     return [names[id(parameter)] for parameter in _reducer_parameters(model)]
 
 
+def unused_bitmap_bytes(model: ContributorsParallel) -> int | None:
+    """Bytes of the all_reduce by which DDP tells which parameters were used (find_unused_parameters); None: no such op.
+
+    None as well when a bucket of gradients has as many: then the two cannot be told apart by their size.
+    """
+    if not model.find_unused_parameters:
+        return None
+    parameters = _reducer_parameters(model)
+    bitmap = 4 * len(parameters)
+    sizes = [sum(parameters[n].numel() * parameters[n].element_size() for n in part) for part in bucket_layout(model)]
+    return None if bitmap in sizes else bitmap
+
+
 def _reducer_parameters(model: ContributorsParallel) -> list[nn.Parameter]:
     parameters: list[nn.Parameter] = model._build_params_for_reducer()[0]  # type: ignore[no-untyped-call]
     return parameters

@@ -16,7 +16,7 @@ from closeranks import checkpoint, joining, random_state
 from closeranks.errors import Closed, Incomplete, InvalidCall, Unsupported
 from closeranks.groups import backend_of, set_policy
 from closeranks.job import FixedJob, Job, this_job
-from closeranks.parallel import ContributorsParallel, settle_buckets
+from closeranks.parallel import ContributorsParallel, settle_buckets, unused_bitmap_bytes
 from closeranks.sampler import ElasticSampler
 from closeranks.state import JobState, refuse_sharded
 from closeranks.step import Batches, Outcome, Step, StepStart, batch_size_of
@@ -89,6 +89,7 @@ class Session:
         self._terms_before = 0  # of the jobs that this one resumes
         self._boundary = 0  # boundaries passed in this job
         self._buckets_settled = False
+        self._bitmap_bytes = None if self._ddp is None else unused_bitmap_bytes(self._ddp)
         self._is_newcomer = self._job.job_is_newcomer()
         self._current: Step | None = None
         self._last_op = -1
@@ -330,7 +331,7 @@ class Session:
         if self._ddp is None:
             return slots
         for op in self._ops_since():
-            if op.kind == "all_reduce":
+            if op.kind == "all_reduce" and op.bytes != self._bitmap_bytes:
                 slots &= set(op.in_all)
         return slots
 

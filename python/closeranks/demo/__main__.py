@@ -1,4 +1,4 @@
-"""`closeranks demo`: trains twice, the second time two workers are killed in mid all-reduce; shows what it cost."""
+"""`closeranks demo`: trains twice, the second time four workers are lost and replaced; shows what it cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> int:
         "--steps",
         type=int,
         default=400,
-        help="training steps of each run (default 400)",
+        help="training steps of each run, about: whole epochs are trained (default 400)",
     )
     parser.add_argument(
         "--out",
@@ -34,10 +34,10 @@ def main() -> int:
         help="folder for the report and the picture",
     )
     arguments = parser.parse_args()
-    if arguments.workers < 3:
-        parser.error("--workers must be at least 3: slots 2 and 0 are killed and somebody must survive")
-    if arguments.steps < 60:
-        parser.error("--steps must be at least 60: the network has to learn something between the kills")
+    if arguments.workers < 4:
+        parser.error("--workers must be at least 4: the workers of slots 0 to 3 are lost, one after the other")
+    if arguments.steps < 100:
+        parser.error("--steps must be at least 100: the network has to learn something between the faults")
 
     console = Console(highlight=False)
     started = time.monotonic()
@@ -46,15 +46,16 @@ def main() -> int:
         console.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {line}", soft_wrap=True)
 
     folder: Path = arguments.out.resolve()
-    workers, steps = arguments.workers, arguments.steps
+    workers, epochs = arguments.workers, runs.epochs_of(arguments.steps, arguments.workers)
+    part = arguments.steps // 10
+    faults = [(part, runs.KILL, 2), (3 * part, runs.KILL, 0), (5 * part, runs.STOP, 1), (7 * part, runs.LOOP, 3)]
     try:
         console.rule("[bold]training without faults[/bold]", align="left")
-        tell(f"{workers} workers start, {steps} steps on scikit-learn's handwritten digits")
-        plain = runs.uninterrupted(folder / "uninterrupted", workers, steps, tell)
-        console.rule("[bold]the same training, two workers killed[/bold]", align="left")
+        tell(f"{workers} workers start, {epochs} epochs on scikit-learn's handwritten digits")
+        plain = runs.uninterrupted(folder / "uninterrupted", workers, epochs, tell)
+        console.rule("[bold]the same training, four workers lost[/bold]", align="left")
         tell(f"{workers} workers start")
-        strikes = [(steps * 2 // 5, 2), (steps * 7 // 10, 0)]
-        faulty = runs.struck(folder / "killed", workers, steps, strikes, tell)
+        faulty = runs.harmed(folder / "harmed", workers, epochs, faults, tell)
     except runs.DemoError as error:
         console.print(f"[red]the demo failed:[/red] {error}")
         return 1
@@ -62,13 +63,13 @@ def main() -> int:
         console.print("interrupted; the workers are stopped")
         return 130
 
-    content = report.build(plain, faulty, workers, steps)
+    content = report.build(plain, faulty, workers)
     (folder / "report.json").write_text(json.dumps(content, indent=2) + "\n")
-    picture.draw(folder / "timeline.png", plain, faulty, steps)
+    picture.draw(folder / "timeline.png", plain, faulty, content["steps"])
     console.print()
     console.print(report.table(content))
     console.print(f"report: {folder / 'report.json'}   picture: {folder / 'timeline.png'}")
-    broken = report.broken_promises(content, kills=len(strikes))
+    broken = report.broken_promises(content, len(faults))
     for promise in broken:
         console.print(f"[red]promise broken:[/red] {promise}")
     return 1 if broken else 0

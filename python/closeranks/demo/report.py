@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from rich.table import Table
 
-from .runs import Fault, Run
+from .runs import KILL, Fault, Run
 
 ACCURACY_FLOOR = 0.95
 ACCURACY_DIFFERENCE = 0.01
+NEXT_OP_WITHIN_MS = 1000  # of a kill
 
 
-def survivors(run: Run) -> list[int]:
-    """Slots whose workers reached the end of the script."""
+def enders(run: Run) -> list[int]:
+    """Slots whose worker reached the end of the script."""
     return [slot for slot, log in run.logs.items() if any("parameters" in record for record in log)]
 
 
@@ -21,59 +23,64 @@ def closing_record(run: Run, slot: int) -> dict[str, Any]:
     return next(record for record in run.logs[slot] if "parameters" in record)
 
 
-def steps_lost(run: Run, steps: int) -> int:
-    """Steps skipped or done twice, on the survivor where it is worst."""
-    worst = 0
-    for slot in survivors(run):
-        done = [record["step"] for record in run.logs[slot] if "step" in record]
-        skipped = len(set(range(steps)) - set(done))
-        repeated = len(done) - len(set(done))
-        worst = max(worst, skipped + repeated)
-    return worst
+def steps_lost(run: Run) -> int:
+    """Steps of the job that nobody did, or that one slot did twice."""
+    skipped = set(range(1, max(closing_record(run, slot)["steps"] for slot in enders(run)) + 1))
+    repeated = 0
+    for log in run.logs.values():
+        done = Counter(record["step"] for record in log if "step" in record)
+        skipped -= done.keys()
+        repeated += sum(times - 1 for times in done.values())
+    return len(skipped) + repeated
+
+
+def _first(run: Run, name: str, fault: Fault) -> float:
+    """Milliseconds from the fault to the first event `name` of its slot; infinite when there is none."""
+    times = [e["time"] for e in run.events if e["event"] == name and e.get("slot") == fault.slot]
+    return min((1000 * (time - fault.at) for time in times if time >= fault.at), default=float("inf"))
 
 
 def measure(run: Run, fault: Fault) -> None:
-    """Fills step, detected_ms and next_op_ms of `fault` from the run."""
-    reports = [
-        event["time"]
-        for event in run.events
-        if event["event"] == "worker_suspected" and event.get("slot") == fault.slot and event["time"] >= fault.killed_at
-    ]
-    fault.detected_ms = 1000 * (min(reports) - fault.killed_at) if reports else float("inf")
+    """Fills the times of `fault` from the run."""
+    fault.detected_ms = _first(run, "worker_suspected", fault)
+    fault.excluded_ms = _first(run, "worker_excluded", fault)
+    fault.replaced_ms = _first(run, "first_step", fault)
     slowest = 0.0
-    for slot in survivors(run):
+    for slot, log in run.logs.items():
+        if slot == fault.slot:
+            continue
         finished = [
             record["time"]
-            for record in run.logs[slot]
+            for record in log
             if record.get("kind") == "all_reduce"
-            and record["op"] >= fault.sequence
-            and record["time"] >= fault.killed_at
+            and record["time"] >= fault.at
+            and (record["op"] >= fault.sequence if fault.kind == KILL else fault.slot not in record["contributors"])
         ]
-        slowest = max(slowest, min(finished) - fault.killed_at if finished else float("inf"))
+        slowest = max(slowest, min(finished) - fault.at if finished else float("inf"))
     fault.next_op_ms = 1000 * slowest
     ended = [
-        record["step"]
-        for slot in survivors(run)
-        for record in run.logs[slot]
-        if "step" in record and record["time"] < fault.killed_at
+        record["step"] for log in run.logs.values() for record in log if "step" in record and record["time"] < fault.at
     ]
-    fault.step = max(ended, default=-1) + 1
+    fault.step = max(ended, default=0) + 1
 
 
-def build(plain: Run, faulty: Run, workers: int, steps: int) -> dict[str, Any]:
+def build(plain: Run, faulty: Run, workers: int) -> dict[str, Any]:
     """The report's content (report.json)."""
     for fault in faulty.faults:
         measure(faulty, fault)
-    alive = survivors(faulty)
-    fingerprints = {closing_record(faulty, slot)["parameters"] for slot in alive}
+    ended = enders(faulty)
+    fingerprints = {closing_record(faulty, slot)["parameters"] for slot in ended}
+    closing = [closing_record(faulty, slot) for slot in ended]
     return {
         "workers": workers,
-        "steps": steps,
-        "accuracy": min(closing_record(faulty, slot)["accuracy"] for slot in alive),
-        "accuracy_uninterrupted": min(closing_record(plain, slot)["accuracy"] for slot in survivors(plain)),
-        "steps_lost": steps_lost(faulty, steps),
+        "steps": max(record["steps"] for record in closing),
+        "accuracy": min(record["accuracy"] for record in closing),
+        "accuracy_uninterrupted": min(closing_record(plain, slot)["accuracy"] for slot in enders(plain)),
+        "steps_lost": steps_lost(faulty),
+        "samples_lost": max(record["samples_lost"] for record in closing),
+        "samples_repeated": max(record["samples_repeated"] for record in closing),
         "parameters_identical": len(fingerprints) == 1,
-        "survivors": alive,
+        "survivors": ended,
         "seconds": round(faulty.seconds, 2),
         "seconds_uninterrupted": round(plain.seconds, 2),
         "faults": [
@@ -82,7 +89,9 @@ def build(plain: Run, faulty: Run, workers: int, steps: int) -> dict[str, Any]:
                 "slot": fault.slot,
                 "step": fault.step,
                 "detected_ms": round(fault.detected_ms, 2),
+                "excluded_ms": round(fault.excluded_ms, 2),
                 "next_op_ms": round(fault.next_op_ms, 2),
+                "replaced_ms": round(fault.replaced_ms, 2),
                 "evidence": fault.evidence,
             }
             for fault in faulty.faults
@@ -90,7 +99,7 @@ def build(plain: Run, faulty: Run, workers: int, steps: int) -> dict[str, Any]:
     }
 
 
-def broken_promises(report: dict[str, Any], kills: int) -> list[str]:
+def broken_promises(report: dict[str, Any], faults: int) -> list[str]:
     """One sentence per promise that this run did not keep."""
     broken = []
     if report["accuracy"] < ACCURACY_FLOOR:
@@ -99,33 +108,54 @@ def broken_promises(report: dict[str, Any], kills: int) -> list[str]:
         broken.append(f"the accuracies of the two runs differ by more than {ACCURACY_DIFFERENCE}")
     if report["steps_lost"] != 0:
         broken.append(f"{report['steps_lost']} steps were skipped or repeated")
+    for what in ("lost", "repeated"):
+        if report[f"samples_{what}"] != 0:
+            broken.append(f"{report[f'samples_{what}']} samples were {what}")
     if not report["parameters_identical"]:
-        broken.append("the survivors ended with different parameters")
-    if len(report["faults"]) != kills:
-        broken.append(f"{len(report['faults'])} of {kills} kills were measured")
+        broken.append("the workers ended with different parameters")
+    if len(report["survivors"]) != report["workers"]:
+        broken.append(f"only slots {report['survivors']} had a worker at the end")
+    if len(report["faults"]) != faults:
+        broken.append(f"{len(report['faults'])} of {faults} faults were measured")
     for fault in report["faults"]:
-        if not fault["next_op_ms"] < 1000:
+        if fault["kind"] == KILL and not fault["next_op_ms"] < NEXT_OP_WITHIN_MS:
             broken.append(f"after the kill of slot {fault['slot']} the next all-reduce took {fault['next_op_ms']} ms")
+        if not fault["replaced_ms"] < float("inf"):
+            broken.append(f"the worker of slot {fault['slot']} was not replaced")
     return broken
 
 
+def _duration(ms: float) -> str:
+    return f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"
+
+
 def table(report: dict[str, Any]) -> Table:
-    view = Table(title="What two killed workers cost", title_justify="left", show_edge=True)
+    view = Table(title="What four lost workers cost", title_justify="left", show_edge=True)
     view.add_column("")
     view.add_column("uninterrupted", justify="right")
-    view.add_column("two workers killed", justify="right")
+    view.add_column("four workers lost", justify="right")
     view.add_row(
         "accuracy on held-out images",
         f"{report['accuracy_uninterrupted']:.4f}",
         f"{report['accuracy']:.4f}",
     )
     view.add_row("steps skipped or repeated", "0", str(report["steps_lost"]))
+    view.add_row("samples lost", "0", str(report["samples_lost"]))
+    view.add_row("samples repeated", "0", str(report["samples_repeated"]))
+    words = {"kill": "killed", "stop": "stopped", "loop": "endless loop"}
     for fault in report["faults"]:
-        what = f"slot {fault['slot']} killed in step {fault['step']}"
-        view.add_row(f"{what}: noticed after", "", f"{fault['detected_ms']:.1f} ms")
-        view.add_row(f"{what}: survivors' next all_reduce", "", f"{fault['next_op_ms']:.1f} ms")
+        view.add_section()
+        view.add_row(
+            f"slot {fault['slot']} {words[fault['kind']]} in step {fault['step']}: noticed after",
+            "",
+            _duration(fault["detected_ms"]),
+        )
+        view.add_row("  survivors' next all_reduce", "", _duration(fault["next_op_ms"]))
+        view.add_row("  its replacement's first step", "", _duration(fault["replaced_ms"]))
+        view.add_row("  of that, from the exclusion", "", _duration(fault["replaced_ms"] - fault["excluded_ms"]))
+    view.add_section()
     identical = "bitwise identical" if report["parameters_identical"] else "[red]different[/red]"
-    view.add_row("survivors' parameters", "", identical)
+    view.add_row("all workers' parameters", "", identical)
     view.add_row(
         "wall time of the job",
         f"{report['seconds_uninterrupted']:.1f} s",

@@ -1,8 +1,10 @@
-"""Starts the demo's two jobs, strikes workers in mid all-reduce, and tells what happens as it happens."""
+"""Starts the demo's two jobs, does harm to workers, and tells what happens as it happens."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,9 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import BATCH, HELD_OUT
+
 TRAINING = Path(__file__).with_name("training.py")
+IMAGES = 1797 - HELD_OUT
 STARTUP_S = 90.0  # importing torch in every worker on a busy machine takes about ten
-STALL_S = 30.0  # no worker has finished a step for this long: something is broken
+STALL_S = 40.0  # no worker has finished a step for this long: something is broken
+REPLACED_S = 60.0  # a replacement that is not training by then does not come
+HANG_TIMEOUT_S = 5
+STOP_TIMEOUT_S = 3
+STRIKES = 5  # tries to hit a worker inside an operation, in as many runs
+
+KILL, STOP, LOOP = "kill", "stop", "loop"
 
 
 class DemoError(Exception):
@@ -22,16 +33,23 @@ class DemoError(Exception):
 
 @dataclass
 class Fault:
-    """One worker killed from outside while its all-reduce was in flight."""
+    """Harm done to one worker from outside, and what came of it (report.measure)."""
 
     kind: str
     slot: int
-    killed_at: float  # unix seconds of the kill call
-    sequence: int  # entry of the all-reduce it was in
-    evidence: dict[str, Any]  # what the op's own words said before and after (closeranks strike)
+    worker: int
+    at: float  # unix seconds of the signal
+    sequence: int  # kill: entry of the all_reduce it was in; others: -1
+    evidence: dict[str, Any]  # kill: what the op's own words said before and after (closeranks strike)
     step: int = -1
     detected_ms: float = -1.0
+    excluded_ms: float = -1.0
     next_op_ms: float = -1.0
+    replaced_ms: float = -1.0
+
+    @property
+    def words(self) -> str:
+        return {KILL: "killed", STOP: "stopped for good", LOOP: "sent into an endless loop"}[self.kind]
 
 
 @dataclass
@@ -74,10 +92,15 @@ def tool() -> str:
     return str(path)
 
 
+def epochs_of(steps: int, workers: int) -> int:
+    """Epochs that have about `steps` steps with all workers present."""
+    return max(1, round(steps / (IMAGES / (workers * BATCH) + 1)))
+
+
 class Job:
     """One `closeranks run` of the training script, watched from outside."""
 
-    def __init__(self, folder: Path, workers: int, steps: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, workers: int, epochs: int, tell: Callable[[str], None]) -> None:
         self.folder = folder
         self.workers = workers
         self.tell = tell
@@ -89,11 +112,14 @@ class Job:
         self.faults: list[Fault] = []
         self._event_tail = Tail(self.events_file)
         self._step_tails = {slot: Tail(folder / f"slot-{slot}.jsonl") for slot in range(workers)}
-        self.steps_seen = dict.fromkeys(range(workers), -1)
+        self.last_step = 0
+        self._last_step_at = time.monotonic()
+        self.ended_workers = 0
         self.started_at = time.time()
         self._output = (folder / "output.log").open("w")
         run_flags = ["--nproc-per-node", str(workers), "--shrink", "--events", str(self.events_file)]
-        script = [str(TRAINING), "--steps", str(steps), "--out", str(folder)]
+        run_flags += ["--hang-timeout", str(HANG_TIMEOUT_S), "--stop-timeout", str(STOP_TIMEOUT_S)]
+        script = [str(TRAINING), "--epochs", str(epochs), "--out", str(folder)]
         self.process = subprocess.Popen(
             [tool(), "run", *run_flags, "--log-dir", str(folder / "log"), *script],
             stdout=self._output,
@@ -107,29 +133,66 @@ class Job:
             words = self._in_words(event)
             if words:
                 self.tell(words)
-        for slot, tail in self._step_tails.items():
+        for tail in self._step_tails.values():
             for record in tail.lines():
-                if "step" in record:
-                    if all(seen < 0 for seen in self.steps_seen.values()):
+                if "step" in record and record["step"] > self.last_step:
+                    if self.last_step == 0:
                         self.tell(f"first training step after {time.time() - self.started_at:.1f} s")
-                    self.steps_seen[slot] = record["step"]
+                    self.last_step = record["step"]
+                    self._last_step_at = time.monotonic()
+                self.ended_workers += "accuracy" in record
+
+    def until(self, reached: Callable[[], bool], what: str, limit_s: float = float("inf")) -> None:
+        """Waits for `reached`; DemoError when the job ends or stalls before, or after `limit_s`."""
+        start = time.monotonic()
+        while not reached():
+            time.sleep(0.01)
+            self.poll()
+            if self.process.poll() is not None:
+                self.poll()
+                if reached():
+                    return
+                self._fail(f"the job ended with status {self.process.returncode} before {what}")
+            now = time.monotonic()
+            if now - self._last_step_at > (STALL_S if self.last_step else STARTUP_S):
+                self._fail(f"no worker finished a step for {STALL_S:.0f} s (last: {self.last_step}); waited for {what}")
+            if now - start > limit_s:
+                self._fail(f"waited {limit_s:.0f} s in vain for {what}")
 
     def until_step(self, step: int) -> None:
-        """Waits until some worker has finished `step`; DemoError when the job ends or stalls before."""
-        progress_at, best = time.monotonic(), -1
-        while max(self.steps_seen.values()) < step:
-            self.poll()
-            now = max(self.steps_seen.values())
-            if now > best:
-                progress_at, best = time.monotonic(), now
-            if self.process.poll() is not None:
-                self._fail(f"the job ended with status {self.process.returncode} before step {step}")
-            if time.monotonic() - progress_at > (STARTUP_S if best < 0 else STALL_S):
-                self._fail(f"no worker finished a step for {STALL_S:.0f} s (last: {best})")
-            time.sleep(0.01)
+        self.until(lambda: self.last_step >= step, f"step {step}")
 
-    def strike(self, slot: int) -> Fault | None:
-        """SIGKILL for the worker of `slot` in mid all-reduce. None: it died, but not inside an op (not counted)."""
+    def until_replaced(self, fault: Fault) -> None:
+        """Waits for the first finished step of the worker that takes the place of `fault`'s."""
+        self.until(
+            lambda: self.event("first_step", fault) is not None, f"a replacement in slot {fault.slot}", REPLACED_S
+        )
+
+    def event(self, name: str, fault: Fault) -> dict[str, Any] | None:
+        """The first event `name` of the fault's slot after it."""
+        for event in self.events:
+            if event["event"] == name and event.get("slot") == fault.slot and event["time"] >= fault.at:
+                return event
+        return None
+
+    def running(self, slot: int) -> dict[str, Any]:
+        """worker_started of the slot's present worker."""
+        self.poll()
+        return [e for e in self.events if e["event"] == "worker_started" and e.get("slot") == slot][-1]
+
+    def do(self, kind: str, slot: int) -> Fault | None:
+        """Does harm to the worker of `slot`. None: it was killed, but not inside an op (not counted)."""
+        worker = self.running(slot)
+        if kind == KILL:
+            return self._strike(slot, worker)
+        number = signal.SIGSTOP if kind == STOP else signal.SIGUSR1
+        fault = Fault(kind, slot, worker["worker"], time.time(), -1, {}, self.last_step + 1)
+        os.kill(worker["pid"], number)
+        self.tell(f"[bold]slot {slot} {fault.words}[/bold] ({number.name}, pid {worker['pid']})")
+        self.faults.append(fault)
+        return fault
+
+    def _strike(self, slot: int, worker: dict[str, Any]) -> Fault | None:
         result = subprocess.run(
             [tool(), "strike", "--events", str(self.events_file), "--slot", str(slot)],
             capture_output=True,
@@ -140,10 +203,12 @@ class Job:
         if result.returncode != 0:
             self._fail(f"could not strike slot {slot}: {result.stderr.strip()}")
         evidence = json.loads(result.stdout)
+        at = evidence["kill_unix_ns"] / 1e9
+        fault = Fault(KILL, slot, worker["worker"], at, evidence["sequence"], evidence)
         if not evidence["hit"]:
             self.tell(f"the kill of slot {slot} fell between two operations: not counted")
+            self.until_replaced(fault)
             return None
-        fault = Fault("kill", slot, evidence["kill_unix_ns"] / 1e9, evidence["sequence"], evidence)
         self.tell(
             f"[bold]slot {slot} killed[/bold] (SIGKILL, pid {evidence['pid']}) inside all_reduce #{fault.sequence}: "
             f"it had entered, {evidence['own_blocks_distributed_after']} of its {evidence['own_blocks']} blocks "
@@ -153,21 +218,15 @@ class Job:
         return fault
 
     def finish(self) -> Run:
-        deadline = time.monotonic() + STARTUP_S
-        while self.process.poll() is None:
-            self.poll()
-            if time.monotonic() > deadline:
-                self._fail(f"the job did not end within {STARTUP_S:.0f} s after its last step")
-            time.sleep(0.01)
+        self.until(lambda: self.ended_workers >= self.workers or self.process.poll() is not None, "the end")
+        try:
+            self.process.wait(STARTUP_S)
+        except subprocess.TimeoutExpired:
+            self._fail(f"the job did not end within {STARTUP_S:.0f} s after its last step")
         self.poll()
         self._output.close()
-        run = Run(
-            self.folder,
-            self.started_at,
-            time.time() - self.started_at,
-            self.process.returncode,
-            self.events,
-        )
+        seconds = time.time() - self.started_at
+        run = Run(self.folder, self.started_at, seconds, self.process.returncode, self.events)
         run.faults = self.faults
         for slot in range(self.workers):
             run.logs[slot] = list(Tail(self.folder / f"slot-{slot}.jsonl").lines())
@@ -191,57 +250,53 @@ class Job:
         tail = (self.folder / "output.log").read_text(errors="replace").splitlines()[-15:]
         raise DemoError("\n".join([why, f"the last lines of {self.folder / 'output.log'}:", *tail]))
 
-    def _since_kill(self, slot: int | None, at: float) -> str:
+    def _since(self, slot: int | None, at: float) -> str:
         """', 3.2 ms after the kill' for the last fault (of `slot` when given)."""
         faults = [f for f in self.faults if slot is None or f.slot == slot]
-        return f", {1000 * (at - faults[-1].killed_at):.1f} ms after the kill" if faults else ""
+        if not faults:
+            return ""
+        what = {KILL: "kill", STOP: "stop", LOOP: "loop began"}[faults[-1].kind]
+        return f", {1000 * (at - faults[-1].at):.1f} ms after the {what}"
 
     def _in_words(self, event: dict[str, Any]) -> str:
         kind, slot, at = event["event"], event.get("slot"), event["time"]
-        if kind == "worker_suspected":
-            return f"  slot {slot} noticed{self._since_kill(slot, at)} ({event.get('reason', '')})"
-        if kind == "worker_fenced":
-            return f"  slot {slot} proven gone{self._since_kill(slot, at)}"
-        if kind == "view_installed" and self.faults:
-            return f"  view {event.get('view')} in force{self._since_kill(None, at)}: {event.get('detail', '')}"
-        if kind == "op_repaired":
-            return f"  slot {slot} has the result{self._since_kill(None, at)}: {event.get('detail', '')}"
-        if kind == "job_finished":
-            return f"job finished: {event.get('reason') or event.get('detail') or 'every worker exited 0'}"
-        return ""
+        if not self.faults and kind != "job_finished":
+            return ""
+        words = {
+            "worker_suspected": f"  slot {slot} noticed{self._since(slot, at)} ({event.get('reason', '')})",
+            "worker_fenced": f"  slot {slot} proven gone{self._since(slot, at)}",
+            "view_installed": f"  view {event.get('view')} in force{self._since(None, at)}: {event.get('detail', '')}",
+            "op_repaired": f"  slot {slot} has the result{self._since(None, at)}: {event.get('detail', '')}",
+            "worker_joined": f"  slot {slot} has a new worker{self._since(slot, at)}: worker {event.get('worker')}",
+            "first_step": f"  slot {slot} trains again{self._since(slot, at)}",
+            "job_finished": f"job finished: {event.get('reason') or event.get('detail') or 'every worker exited 0'}",
+        }
+        return words.get(kind, "")
 
 
-def uninterrupted(folder: Path, workers: int, steps: int, tell: Callable[[str], None]) -> Run:
-    job = Job(folder, workers, steps, tell)
+def uninterrupted(folder: Path, workers: int, epochs: int, tell: Callable[[str], None]) -> Run:
+    job = Job(folder, workers, epochs, tell)
     try:
-        job.until_step(steps - 1)
         return job.finish()
     finally:
         job.end()
 
 
-def struck(
-    folder: Path,
-    workers: int,
-    steps: int,
-    strikes: list[tuple[int, int]],
-    tell: Callable[[str], None],
+def harmed(
+    folder: Path, workers: int, epochs: int, faults: list[tuple[int, str, int]], tell: Callable[[str], None]
 ) -> Run:
-    """The same training with `strikes`, pairs (step, slot). Starts over (three times) when a kill missed its op."""
-    for _ in range(3):
-        job = Job(folder, workers, steps, tell)
-        try:
-            missed = False
-            for step, slot in strikes:
-                job.until_step(step)
-                if job.strike(slot) is None:
-                    missed = True
+    """The same training with `faults`, (step, kind, slot). A kill that missed its op is done again a little later."""
+    job = Job(folder, workers, epochs, tell)
+    try:
+        for step, kind, slot in faults:
+            job.until_step(step)
+            for _ in range(STRIKES):
+                fault = job.do(kind, slot)
+                if fault is not None:
                     break
-            if missed:
-                tell("starting the training over, to kill inside an operation")
-                continue
-            job.until_step(steps - 1)
-            return job.finish()
-        finally:
-            job.end()
-    raise DemoError("three trainings in a row, a kill fell between two operations; is the machine very busy?")
+            else:
+                raise DemoError(f"{STRIKES} kills in a row fell between two operations; is the machine very busy?")
+            job.until_replaced(fault)
+        return job.finish()
+    finally:
+        job.end()

@@ -1,10 +1,12 @@
 """The demo's training script: a small convolutional network on scikit-learn's handwritten digits.
 
-Run by `closeranks run`, one process per slot. Writes FOLDER/slot-N.jsonl, one JSON object per line, as it goes:
-  {"step": 17, "loss": 0.31, "time": unix seconds at the step's end, "present": [0, 1, 3]}
-  {"op": sequence, "kind": "all_reduce", "time": unix seconds when it finished, "contributors": [0, 1, 2, 3]}
-and at the end {"accuracy": fraction of held-out images, "parameters": sha256 of all parameters' bytes, "steps": n}.
-The same lines would be in a user's own script; nothing here knows that workers will be killed.
+Run by `closeranks run`, one process per slot; a replacement runs it from the top. Each worker appends to
+FOLDER/slot-N.jsonl, one JSON object per line, as it goes:
+  {"step": 17, "loss": 0.31, "time": unix seconds at the step's end, "present": [0, 1, 3], "worker": 5}
+  {"op": sequence, "kind": "all_reduce", "time": when it finished, "contributors": [0, 1, 2, 3], "worker": 5}
+and at the end {"accuracy": fraction of held-out images, "parameters": sha256 of all parameters' bytes, "steps": n,
+"samples_lost": 0, "samples_repeated": 0, "worker": 5}.
+It is what a user's own script would be, but for one thing: SIGUSR1 sends it into an endless loop, as a bug would.
 """
 
 from __future__ import annotations
@@ -12,19 +14,23 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
+import os
+import signal
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import closeranks
+from closeranks.demo import BATCH, HELD_OUT
 
-HELD_OUT = 360  # of 1,797 images; drawn with a fixed seed
-BATCH = 32  # images per worker and step
+PEAK_LEARNING_RATE = 0.15
 
 
 def network() -> nn.Module:
@@ -57,13 +63,11 @@ def images() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     return pixels[training], labels[training], pixels[held_out], labels[held_out]
 
 
-def batch_of(step: int, rank: int, world: int, count: int) -> torch.Tensor:
-    """Indices of this slot's images in `step`: an equal share of an epoch's permutation, anew each epoch."""
-    steps_per_epoch = count // (world * BATCH)
-    epoch, turn = divmod(step, steps_per_epoch)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))
-    start = (turn * world + rank) * BATCH
-    return order[start : start + BATCH]
+def learning_rate(progress: float) -> float:
+    """Up for the first third, then down to nothing; `progress` is the part of the training that is done."""
+    if progress < 0.3:
+        return 0.04 + 0.96 * progress / 0.3
+    return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (progress - 0.3) / 0.7))
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -73,58 +77,81 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def write(log: TextIO, **record: object) -> None:
-    log.write(json.dumps(record) + "\n")
+class Log:
+    """Appends JSON lines; each names the worker that wrote it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a")
+        self._worker = int(os.environ.get("CLOSERANKS_WORKER", "0"))
+
+    def write(self, **record: Any) -> None:
+        self._file.write(json.dumps({**record, "worker": self._worker}) + "\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def endless_loop(_signal: int, _frame: object) -> None:
+    while True:
+        pass
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
 
+    signal.signal(signal.SIGUSR1, endless_loop)
     torch.set_num_threads(1)
-    dist.init_process_group("closeranks")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    closeranks.init()
+    slot = dist.get_rank()
     pixels, labels, held_out_pixels, held_out_labels = images()
 
     torch.manual_seed(7)
     model = closeranks.data_parallel(network())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.15, total_steps=arguments.steps)
+    optimizer = torch.optim.SGD(model.parameters(), lr=PEAK_LEARNING_RATE, momentum=0.9, weight_decay=1e-4)
+    sampler = closeranks.ElasticSampler(len(labels), seed=11)
+    loader = DataLoader(TensorDataset(pixels, labels), batch_size=BATCH, sampler=sampler)
+    # By epochs, not steps: how many steps an epoch has depends on how many workers share it.
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: learning_rate(epoch / arguments.epochs))
     loss_of = nn.CrossEntropyLoss()
+    session = closeranks.Session(model, optimizer, sampler, state={"scheduler": scheduler})
 
-    with (arguments.out / f"slot-{rank}.jsonl").open("w") as log:
-        last_op = -1
-        for step in range(arguments.steps):
-            batch = batch_of(step, rank, world, len(labels))
-            loss = loss_of(model(pixels[batch]), labels[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            scheduler.step()
-            present = closeranks.present(model.process_group)
-            write(log, step=step, loss=loss.item(), time=time.time(), present=present)
+    log = Log(arguments.out / f"slot-{slot}.jsonl")
+    last_op = -1
+    while session.epoch < arguments.epochs:
+        for step in session.steps(loader, epochs=session.epoch + 1):
+            with step as (batch, answers):
+                loss = loss_of(model(batch), answers)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            log.write(step=session.step, loss=loss.item(), time=time.time(), present=session.present)
             for op in closeranks.recent_ops(model.process_group):
                 if op.sequence > last_op:
                     last_op = op.sequence
-                    write(
-                        log,
-                        op=op.sequence,
-                        kind=op.kind,
-                        time=op.time,
-                        contributors=op.contributors,
-                    )
+                    log.write(op=op.sequence, kind=op.kind, time=op.time, contributors=op.contributors)
             log.flush()
+        scheduler.step()
 
-        # Running statistics of BatchNorm are each worker's own between two forward passes; one more forward pass in
-        # training mode would share them. Evaluate with the lowest present slot's, as DDP itself would save them.
-        model.eval()
-        with torch.no_grad():
-            predicted = model(held_out_pixels).argmax(dim=1)
-        accuracy = (predicted == held_out_labels).double().mean().item()
-        write(log, accuracy=accuracy, parameters=fingerprint(model), steps=arguments.steps)
-    dist.barrier()
+    # Running statistics of BatchNorm are each worker's own between two forward passes; evaluate with the lowest present
+    # slot's, as DDP would share them in the next one.
+    model.module.train()
+    model._sync_buffers()  # type: ignore[no-untyped-call]
+    model.eval()
+    with torch.no_grad():
+        predicted = model(held_out_pixels).argmax(dim=1)
+    accuracy = (predicted == held_out_labels).double().mean().item()
+    log.write(
+        accuracy=accuracy,
+        parameters=fingerprint(model),
+        steps=session.step,
+        samples_lost=sampler.ledger.samples_lost,
+        samples_repeated=sampler.ledger.samples_repeated,
+    )
+    log.flush()
+    dist.barrier(group=model.process_group)
     dist.destroy_process_group()
 
 
