@@ -25,10 +25,12 @@ Policy world_policy() {
   if (text == nullptr || std::string_view(text).empty() || std::string_view(text) == name_of(Policy::fail)) {
     return Policy::fail;
   }
-  if (std::string_view(text) == name_of(Policy::repair)) {
-    return Policy::repair;
+  for (const Policy policy : {Policy::repair, Policy::exact}) {
+    if (std::string_view(text) == name_of(policy)) {
+      return policy;
+    }
   }
-  throw_invalid_call("CLOSERANKS_POLICY is '" + std::string(text) + "'; it may be fail or repair");
+  throw_invalid_call("CLOSERANKS_POLICY is '" + std::string(text) + "'; it may be fail, repair or exact");
 }
 
 c10::intrusive_ptr<CloseranksBackend> make_group(std::shared_ptr<Engine> engine, GroupOptions group,

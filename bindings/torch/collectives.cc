@@ -113,6 +113,12 @@ CloseranksBackend::WorkPointer CloseranksBackend::reduce(Tensors& tensors, const
 c10::intrusive_ptr<CloseranksWork> CloseranksBackend::issue_gathering(TensorCall call, Issue how, Tensors results,
                                                                       const FillPart& fill_part) {
   WorkOptions options = work_options(how, std::move(results));
+  if (communicator_->alone()) {
+    // A newcomer's own input is in every place: nothing is missing.
+    std::vector<TensorCall> calls;
+    calls.push_back(std::move(call));
+    return start(std::move(calls), std::move(options));
+  }
   options.after_success = [said = said_vacant_, group = communicator_->options(), name = call.name(),
                            fill_part](const Contributors& from) {
     if (from.slots.size() == group.members.size()) {

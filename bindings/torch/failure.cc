@@ -78,6 +78,8 @@ const char* class_name(Fault fault) {
       return "PeerLost";
     case Fault::evicted:
       return "Evicted";
+    case Fault::incomplete:
+      return "Incomplete";
     case Fault::mismatch:
       return "Mismatch";
     case Fault::timeout:

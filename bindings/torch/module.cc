@@ -17,6 +17,8 @@
 #include "failure.h"
 #include "options.h"
 #include "process_engine.h"
+#include "session_bindings.h"
+#include "tensors.h"
 #include "work.h"
 
 namespace py = pybind11;
@@ -26,28 +28,31 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::vector<std::uint32_t> numbers(const std::vector<Slot>& slots) {
-  std::vector<std::uint32_t> values;
-  values.reserve(slots.size());
-  for (const Slot slot : slots) {
-    values.push_back(slot.value());
-  }
-  return values;
-}
-
 Policy policy_by_name(const std::string& name) {
-  for (const Policy policy : {Policy::fail, Policy::repair}) {
+  for (const Policy policy : {Policy::fail, Policy::repair, Policy::exact}) {
     if (name == name_of(policy)) {
       return policy;
     }
   }
-  throw_invalid_call("policy is '" + name + "'; it may be 'fail' or 'repair'");
+  throw_invalid_call("policy is '" + name + "'; it may be 'fail', 'repair' or 'exact'");
 }
 
 c10::intrusive_ptr<c10d::Backend> create_backend(const c10d::DistributedBackendOptions& options,
                                                  const c10::intrusive_ptr<GroupSettings>& settings,
                                                  std::uint32_t world_rank, std::uint32_t world_size) {
   return CloseranksBackend::create(options, settings, Slot(world_rank), world_size);
+}
+
+void answer_broadcasts(CloseranksBackend& self, const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<std::byte>> answers;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_cpu() || !tensor.is_contiguous()) {
+      throw_invalid_call("answer_broadcasts takes contiguous tensors on the CPU");
+    }
+    const auto* bytes = static_cast<const std::byte*>(tensor.data_ptr());
+    answers.emplace_back(bytes, bytes + tensor.nbytes());
+  }
+  throw_unless_ok(self.communicator().answer_broadcasts(std::move(answers)));
 }
 
 void bind_settings(py::module_& module) {
@@ -73,7 +78,8 @@ void bind_settings(py::module_& module) {
 
 void bind_work(py::module_& module) {
   py::class_<CloseranksWork, c10::intrusive_ptr<CloseranksWork>, c10d::Work>(module, "Work")
-      .def("contributors", [](CloseranksWork& work) { return numbers(work.contributors().slots); });
+      .def("contributors", [](CloseranksWork& work) { return slot_numbers(work.contributors().slots); })
+      .def("contributors_in_all", [](CloseranksWork& work) { return slot_numbers(work.contributors().slots_in_all); });
 }
 
 void bind_finished_op(py::module_& module) {
@@ -83,7 +89,8 @@ void bind_finished_op(py::module_& module) {
       .def_readonly("bytes", &FinishedOp::bytes)
       .def_property_readonly("time",
                              [](const FinishedOp& op) { return static_cast<double>(op.finished_unix_ns) / 1e9; })
-      .def_property_readonly("contributors", [](const FinishedOp& op) { return numbers(op.contributors.slots); });
+      .def_property_readonly("contributors", [](const FinishedOp& op) { return slot_numbers(op.contributors.slots); })
+      .def_property_readonly("in_all", [](const FinishedOp& op) { return slot_numbers(op.contributors.slots_in_all); });
 }
 
 void bind_backend(py::module_& module) {
@@ -100,9 +107,15 @@ void bind_backend(py::module_& module) {
           },
           py::arg("policy"), without_gil)
       .def("last_contributors",
-           [](CloseranksBackend& self) { return numbers(self.communicator().last_contributors().slots); })
-      .def("present", [](CloseranksBackend& self) { return numbers(self.communicator().present()); })
-      .def("recent_ops", [](CloseranksBackend& self) { return self.communicator().recent_ops(); });
+           [](CloseranksBackend& self) { return slot_numbers(self.communicator().last_contributors().slots); })
+      .def("present", [](CloseranksBackend& self) { return slot_numbers(self.communicator().present()); })
+      .def("recent_ops", [](CloseranksBackend& self) { return self.communicator().recent_ops(); })
+      .def(
+          "set_weight",
+          [](CloseranksBackend& self, double weight) { throw_unless_ok(self.communicator().set_weight(weight)); },
+          py::arg("weight"), without_gil)
+      .def("answer_broadcasts", &answer_broadcasts, py::arg("tensors"), without_gil)
+      .def("alone", [](CloseranksBackend& self) { return self.communicator().alone(); });
 }
 
 }  // namespace
@@ -116,6 +129,7 @@ PYBIND11_MODULE(_closeranks, module) {
   bind_work(module);
   bind_finished_op(module);
   bind_backend(module);
+  bind_session(module);
   module.def("create_backend", &create_backend, py::arg("options"), py::arg("settings"), py::arg("world_rank"),
              py::arg("world_size"), py::call_guard<py::gil_scoped_release>());
   module.def(

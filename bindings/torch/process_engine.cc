@@ -34,6 +34,12 @@ ProcessEngine& process_engine() {
   return *instance;
 }
 
+Status forked_child() {
+  return {Fault::closed, Move::give_up,
+          "this process was forked from a closeranks worker and cannot take part in its job; start workers with the "
+          "spawn method, or make their groups before any in the parent"};
+}
+
 Status wrong_world(const EngineOptions& options, Slot slot, std::uint32_t slots) {
   Status status(Fault::invalid_argument, Move::fix_call,
                 "torch.distributed was initialised as rank " + std::to_string(slot.value()) + " of " +
@@ -50,9 +56,7 @@ bool job_is_coordinated() { return Engine::options_from_environment().has_value(
 Result<std::shared_ptr<Engine>> acquire_engine(Slot world_slot, std::uint32_t world_slots) {
   ProcessEngine& process = process_engine();
   if (process.inherited.load()) {
-    return Status(Fault::closed, Move::give_up,
-                  "this process was forked from a closeranks worker and cannot take part in its job; start workers "
-                  "with the spawn method, or make their groups before any in the parent");
+    return forked_child();
   }
   const std::lock_guard lock(process.mutex);
   if (process.stopped.load()) {
@@ -88,6 +92,20 @@ Result<std::shared_ptr<Engine>> acquire_engine(Slot world_slot, std::uint32_t wo
     }
   }
   return started;
+}
+
+Result<std::shared_ptr<Engine>> running_engine() {
+  ProcessEngine& process = process_engine();
+  if (process.inherited.load()) {
+    return forked_child();
+  }
+  const std::lock_guard lock(process.mutex);
+  if (auto engine = process.engine.lock()) {
+    return engine;
+  }
+  return Status(Fault::invalid_argument, Move::fix_call,
+                "no group of closeranks has been made in this process yet: call closeranks.init() or "
+                "torch.distributed.init_process_group first");
 }
 
 void stop_engine(std::chrono::milliseconds grace) {

@@ -17,6 +17,9 @@ namespace closeranks::torch_binding {
 // Thread-safe.
 Result<std::shared_ptr<Engine>> acquire_engine(Slot world_slot, std::uint32_t world_slots);
 
+// The engine that the first group started. Fault::invalid_argument before that.
+Result<std::shared_ptr<Engine>> running_engine();
+
 // True under `closeranks run` (or with CLOSERANKS_COORDINATOR set).
 bool job_is_coordinated();
 

@@ -61,6 +61,15 @@ DType dtype_for_reducing(at::ScalarType type, const char* op) {
   return dtype;
 }
 
+std::vector<std::uint32_t> slot_numbers(const std::vector<Slot>& slots) {
+  std::vector<std::uint32_t> values;
+  values.reserve(slots.size());
+  for (const Slot slot : slots) {
+    values.push_back(slot.value());
+  }
+  return values;
+}
+
 ReduceOp reduce_op(const c10d::ReduceOp& reduce, const char* op) {
   switch (reduce.op_) {
     case c10d::ReduceOp::SUM:

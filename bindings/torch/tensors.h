@@ -15,6 +15,8 @@ namespace closeranks::torch_binding {
 DType dtype_for_moving(at::ScalarType type);
 // Throws InvalidCall naming `op` for a type without arithmetic. Which reductions suit a type, the core decides.
 DType dtype_for_reducing(at::ScalarType type, const char* op);
+// As Python sees a list of slots.
+std::vector<std::uint32_t> slot_numbers(const std::vector<Slot>& slots);
 // Throws Unsupported for PREMUL_SUM.
 ReduceOp reduce_op(const c10d::ReduceOp& reduce, const char* op);
 

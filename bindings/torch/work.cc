@@ -29,10 +29,14 @@ Contributors contributors_of(const std::vector<std::shared_ptr<Op>>& ops) {
   }
   united = ops.front()->contributors();
   std::set<Slot> slots(united.slots.begin(), united.slots.end());
+  std::vector<Slot>& in_all = united.slots_in_all;
   for (const std::shared_ptr<Op>& op : ops) {
     const Contributors one = op->contributors();
     united.uniform = united.uniform && one.uniform && one.slots == united.slots;
     slots.insert(one.slots.begin(), one.slots.end());
+    std::erase_if(in_all, [&one](Slot slot) {
+      return std::find(one.slots_in_all.begin(), one.slots_in_all.end(), slot) == one.slots_in_all.end();
+    });
   }
   united.slots.assign(slots.begin(), slots.end());
   return united;

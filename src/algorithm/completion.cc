@@ -53,7 +53,7 @@ Action GroupMachine::finish_lowest(const Words& words) {
   OpenEntry& lowest = open(sequence);
   const EntryPlan& plan = lowest.entry.plan;
   const bool swap_decides = policy_ == Policy::fail && options_->rules.decide_by_swap;
-  if (policy_ == Policy::repair) {
+  if (policy_ != Policy::fail) {
     if (const std::optional<Rank> culprit = roster_->lost(plan, sequence, options_->lowest_member_is_root)) {
       return complete(Fault::peer_lost, *culprit);
     }
@@ -94,11 +94,29 @@ Action GroupMachine::finish_lowest(const Words& words) {
   if (!finished) {
     return {};
   }
+  if (const std::optional<Rank> missed = missing(lowest.entry)) {
+    forget_passed_failures(words);
+    return complete(Fault::incomplete, *missed);
+  }
   if (plan.inlined && plan.unit_bytes > 0 && !combined_) {
     return action(Action::Kind::combine_inline, sequence);
   }
   forget_passed_failures(words);
   return complete(Fault::none, Rank{});
+}
+
+// Policy exact: the lowest member that the entry's step counts on and that is not in the entry. Who contributes is
+// final, so every survivor says the same of the entry.
+std::optional<Rank> GroupMachine::missing(const Entry& entry) const {
+  if (policy_ != Policy::exact || roster_->all_present()) {
+    return std::nullopt;
+  }
+  for (std::uint32_t member = 0; member < options_->members; ++member) {
+    if (!roster_->contributes(Rank{member}, entry.sequence) && roster_->expected(Rank{member}, entry.step_start)) {
+      return Rank{member};
+    }
+  }
+  return std::nullopt;
 }
 
 // A failed range is part of every status until no present member can still meet it (protocol rule 11).

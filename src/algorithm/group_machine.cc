@@ -196,7 +196,7 @@ void GroupMachine::fail_all(Fault outcome, Rank culprit) {
 void GroupMachine::set_policy(Policy policy) {
   CR_ASSERT(completed_ == entered_);
   policy_ = policy;
-  if (policy == Policy::repair && failure_ && failure_->outcome == Fault::peer_lost && !failure_met_ &&
+  if (policy != Policy::fail && failure_ && failure_->outcome == Fault::peer_lost && !failure_met_ &&
       !roster_->present(failure_->culprit)) {
     failure_.reset();
   }
@@ -210,6 +210,8 @@ membership::GroupStatus GroupMachine::freeze() {
   status.view = view_;
   status.entered = entered_;
   status.completed = completed_;
+  status.epoch = epoch_;
+  status.base = base_;
   if (failure_) {
     // Everybody finds the same mismatch: that entry has its outcome. What this member alone gave up on has none: the
     // others may still have to fail it.
@@ -223,6 +225,10 @@ membership::GroupStatus GroupMachine::freeze() {
 }
 
 void GroupMachine::install(const membership::GroupResolution& resolution) {
+  if (resolution.epoch > epoch_) {
+    start_anew(resolution);
+    return;
+  }
   auto roster = std::make_shared<Roster>(*roster_);
   membership::GroupResolution decision = resolution;
   if (!options_->rules.keep_failed_ranges) {
@@ -253,13 +259,36 @@ void GroupMachine::install(const membership::GroupResolution& resolution) {
   }
 }
 
+// Every member holds the same decision and is idle, so all begin alike: a survivor as the newcomer that counted alone.
+void GroupMachine::start_anew(const membership::GroupResolution& resolution) {
+  CR_ASSERT(completed_ == entered_);
+  roster_ = std::make_shared<const Roster>(options_->slots, resolution, options_->rules);
+  view_ = resolution.view;
+  epoch_ = resolution.epoch;
+  base_ = entered_ = completed_ = completed_by_all_ = resolution.base;
+  std::fill(ring_.begin(), ring_.end(), OpenEntry{});
+  work_ = Work{};
+  completed_unpublished_ = combined_ = frozen_ = false;
+  lost_.reset();
+  if (failure_met_) {
+    return;  // its own ops have failed already (a timeout): no join mends that
+  }
+  failure_.reset();
+  if (!roster_->present(options_->self)) {
+    fail_all(Fault::evicted, options_->self);
+  } else if (policy_ == Policy::fail && !roster_->all_present()) {
+    const auto vacant = std::find(roster_->present().begin(), roster_->present().end(), false);
+    peer_lost(Rank{static_cast<std::uint32_t>(vacant - roster_->present().begin())});
+  }
+}
+
 void GroupMachine::append_state(std::vector<std::uint64_t>& state) const {
   // Cursors and readiness are left out: they only remember what the words say.
   const auto add = [&state](auto value) { state.push_back(static_cast<std::uint64_t>(value)); };
   add(entered_);
   add(completed_);
   add(completed_unpublished_ | combined_ << 1 | frozen_ << 2 | failure_met_ << 3 | lost_.has_value() << 4 |
-      failure_.has_value() << 5 | (policy_ == Policy::repair) << 6);
+      failure_.has_value() << 5 | (policy_ != Policy::fail) << 6);
   add(lost_.value_or(Rank{}).value());
   if (failure_) {
     add(failure_->outcome);
@@ -274,6 +303,8 @@ void GroupMachine::append_state(std::vector<std::uint64_t>& state) const {
   }
   add(view_.term);
   add(view_.n);
+  add(epoch_.n);
+  add(base_);
   for (const membership::Departure& departure : roster_->departures()) {
     add(departure.slot.value());
     add(roster_->departed_at(departure.slot));

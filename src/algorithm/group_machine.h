@@ -6,7 +6,7 @@
 // Words, per member, each written by that member alone (its segment, src/transport/segment.h):
 //   entered    count of entries entered           release-stored after data and descriptor
 //   completed  count of entries completed in order
-//   connected  1 when this member holds the segments of all members
+//   connected  connected_word(epoch) when this member holds the segments of all present members of that epoch
 //   descriptor ring of `window` slots: signature, region offsets, inline payload
 //   block words [window][max_blocks]: (sequence, state, holder) of the blocks this member owns
 //   scratch    one block
@@ -28,6 +28,9 @@
 #include "membership/group_status.h"
 
 namespace closeranks::algorithm {
+
+// The value of `connected` in an epoch of the group: only grows, 0 before the first time.
+std::uint64_t connected_word(ViewNumber epoch);
 
 enum class BlockState : std::uint8_t { open = 0, final = 1, distributed = 2 };
 
@@ -99,6 +102,8 @@ struct Entry {
   std::uint64_t sequence = 0;
   EntryPlan plan;
   std::uint64_t signature = 0;
+  // First entry of the step this one belongs to (policy exact): the same on every member.
+  std::uint64_t step_start = 0;
 };
 
 struct MachineOptions {
@@ -165,14 +170,26 @@ class GroupMachine {
   // Effective root of an entry's plan (lowest contributor for lowest_member_is_root).
   [[nodiscard]] Rank effective_root(const EntryPlan& plan, std::uint64_t sequence) const;
 
-  // -- view change (policy repair) ------------------------------------------------------------------------------
-  // Stops everything; fills group view, entered, completed, departures, failed, members, policy. The caller adds group,
-  // name and observed. May be called again while frozen (a later view replaces this one).
+  // -- view change (policies repair and exact)
+  // ------------------------------------------------------------------------------ Stops everything; fills group view,
+  // entered, completed, departures, failed, members, policy. The caller adds group, name and observed. May be called
+  // again while frozen (a later view replaces this one).
   membership::GroupStatus freeze();
   // Applies the decision: departures, failed ranges, new owners; then unfreezes. Departures already known are skipped.
   // Policy fail: a new departure is a peer lost.
+  // A resolution of a higher epoch than epoch(): a member has joined, and the group starts anew at entry `base`, with
+  // a roster and seats as if it had just been made without the departures. Precondition: no open entry. The engine then
+  // stores own entered = completed = base, before it says `connected` for the epoch.
   void install(const membership::GroupResolution& resolution);
+  // What it was frozen for has been given up, before anything was decided.
+  void thaw() { frozen_ = false; }
   [[nodiscard]] bool frozen() const { return frozen_; }
+
+  [[nodiscard]] ViewNumber epoch() const { return epoch_; }
+  // First entry of the epoch: it may be entered when all present members have said connected_word(epoch()).
+  [[nodiscard]] std::uint64_t base() const { return base_; }
+  // No entry is open, and none has met a failure: the state a member may join in.
+  [[nodiscard]] bool idle() const { return completed_ == entered_ && !failure_met_; }
 
   [[nodiscard]] std::uint64_t entered() const { return entered_; }
   [[nodiscard]] std::uint64_t completed() const { return completed_; }
@@ -217,7 +234,9 @@ class GroupMachine {
   // completion.cc
   Action finish_lowest(const Words& words);
   void forget_passed_failures(const Words& words);
+  void start_anew(const membership::GroupResolution& resolution);
   Action complete(Fault outcome, Rank culprit) const;
+  [[nodiscard]] std::optional<Rank> missing(const Entry& entry) const;
   Action fail_from_lowest(Fault outcome, Rank culprit);
   Readiness readiness(OpenEntry& open, const Words& words);
   bool all_distributed(OpenEntry& open, const Words& words) const;
@@ -235,6 +254,8 @@ class GroupMachine {
   std::shared_ptr<const Roster> roster_;  // replaced at install only
   Policy policy_;
   ViewNumber view_;
+  ViewNumber epoch_;
+  std::uint64_t base_ = 0;
   std::vector<OpenEntry> ring_;  // [window], entry q in slot q % window; open ones: [completed_, entered_)
   std::uint64_t entered_ = 0;
   std::uint64_t completed_ = 0;

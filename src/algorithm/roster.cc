@@ -18,6 +18,14 @@ Roster::Roster(std::vector<Slot> slots)
       last_op_(slots_.size(), every_op),
       seats_(static_cast<std::uint32_t>(slots_.size())) {}
 
+Roster::Roster(std::vector<Slot> slots, const membership::GroupResolution& decision, const Rules& rules)
+    : Roster(std::move(slots)) {
+  base_ = decision.base;
+  for (const Rank vacant : apply(decision, rules)) {
+    CR_ASSERT(last_op_[vacant.value()] <= base_);
+  }
+}
+
 std::vector<Rank> Roster::apply(const membership::GroupResolution& resolution, const Rules& rules) {
   std::vector<Rank> excluded;
   for (const membership::Departure& departure : resolution.departures) {
@@ -39,6 +47,13 @@ std::vector<Rank> Roster::apply(const membership::GroupResolution& resolution, c
   }
   failed_ = resolution.failed;
   return excluded;
+}
+
+bool Roster::expected(Rank member, std::uint64_t step_start) const {
+  if (present(member)) return true;
+  const std::uint64_t last_op = last_op_[member.value()];
+  // One that entered nothing in this epoch may have been vacant when it began: survivors cannot tell alike.
+  return last_op > base_ && last_op >= step_start;
 }
 
 Rank Roster::lowest_contributor(std::uint64_t sequence) const {

@@ -18,6 +18,8 @@ class Roster {
  public:
   // All of `slots` (rank order) present.
   explicit Roster(std::vector<Slot> slots);
+  // The group starts anew at entry `decision.base`: all present but the departures. These are of no entry of the epoch.
+  Roster(std::vector<Slot> slots, const membership::GroupResolution& decision, const Rules& rules);
 
   // Applies a decision. Known departures are skipped, whatever it says of them (protocol rule 16). Slots outside the
   // group are ignored. Returns the ranks excluded by it, in the order of their exclusion.
@@ -29,6 +31,11 @@ class Roster {
   [[nodiscard]] bool contributes(Rank member, std::uint64_t sequence) const {
     return last_op_[member.value()] > sequence;
   }
+  // Whether policy `exact` expects the member in the entries of a step whose first one is `step_start`: it was there
+  // when the step began. A function of what all survivors know alike, so that they agree also when the member was lost
+  // between two of them passing the boundary: one that counts in all entries of the epoch before the step, and in some,
+  // is expected in it.
+  [[nodiscard]] bool expected(Rank member, std::uint64_t step_start) const;
   // Present members count in every entry; so there always is one while anybody is present.
   [[nodiscard]] Rank lowest_contributor(std::uint64_t sequence) const;
 
@@ -53,6 +60,7 @@ class Roster {
   Seats seats_;
   std::vector<membership::Departure> departures_;
   std::vector<membership::FailedRange> failed_;
+  std::uint64_t base_ = 0;  // first entry of the epoch
 };
 
 }  // namespace closeranks::algorithm

@@ -28,6 +28,9 @@ struct Rules {
   bool last_op_decided_once = true;
   // Under policy fail the first compare-and-swap decides. Off: each member goes by what it sees.
   bool decide_by_swap = true;
+  // Every epoch of the group counts `connected` anew: nobody enters its first entry before all members hold the memory
+  // of the newcomer too (protocol rule 6). Off: who has said it once has said it for ever.
+  bool connect_per_epoch = true;
   // Signatures are compared before bytes move. Off: never.
   bool compare_signatures = true;
 };

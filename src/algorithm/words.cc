@@ -33,6 +33,15 @@ DecisionWord DecisionWord::unpack(std::uint64_t word) {
   return {word >> sequence_shift, static_cast<Decision>(state_of(word)), static_cast<std::uint32_t>(word & rank_mask)};
 }
 
+// Epochs have the numbers of views, which start at term 1: none is packed into the 1 of a group as it was made.
+std::uint64_t connected_word(ViewNumber epoch) {
+  if (epoch == ViewNumber{}) {
+    return 1;
+  }
+  CR_ASSERT(epoch.term > 0 && epoch.n < (std::uint64_t{1} << 40));
+  return (std::uint64_t{epoch.term} << 40 | epoch.n) + 1;
+}
+
 bool DecisionWord::undecided(std::uint64_t word, std::uint64_t sequence) {
   const DecisionWord current = unpack(word);
   return current.sequence < sequence || (current.sequence == sequence && current.decision == Decision::undecided);

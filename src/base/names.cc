@@ -114,6 +114,16 @@ std::string_view name_of(DType dtype) {
   CR_ASSERT(!"a dtype outside its enum");
 }
 
-std::string_view name_of(Policy policy) { return policy == Policy::fail ? "fail" : "repair"; }
+std::string_view name_of(Policy policy) {
+  switch (policy) {
+    case Policy::fail:
+      return "fail";
+    case Policy::repair:
+      return "repair";
+    case Policy::exact:
+      return "exact";
+  }
+  CR_ASSERT(!"a policy outside its enum");
+}
 
 }  // namespace closeranks

@@ -89,6 +89,15 @@ class CommunicatorHandle final : public Communicator {
     if (set.ok()) options_.policy = policy;
     return set;
   }
+  Status set_weight(double weight) override {
+    return ask<Status>(ForkGuard::status(), [weight](Group& group) { return group.set_weight(weight); });
+  }
+  Status answer_broadcasts(std::vector<std::vector<std::byte>> answers) override {
+    return ask<Status>(ForkGuard::status(), [&](Group& group) { return group.answer_broadcasts(std::move(answers)); });
+  }
+  [[nodiscard]] bool alone() const override {
+    return ask<bool>(false, [](Group& group) { return group.alone(); });
+  }
   void set_timeout(std::chrono::milliseconds timeout) override {
     ask<bool>(false, [timeout](Group& group) {
       group.set_timeout(timeout);
@@ -133,6 +142,15 @@ class EngineHandle final : public Engine {
   [[nodiscard]] const EngineOptions& options() const override { return core_->engine_options(); }
   [[nodiscard]] ViewNumber view() const override { return core_->view(); }
   [[nodiscard]] std::vector<Slot> present() const override { return core_->present(); }
+  Result<BoundaryResult> at_boundary(std::uint64_t step) override { return core_->at_boundary(step); }
+  [[nodiscard]] bool newcomer() const override { return core_->newcomer(); }
+  Result<StateTransfer> request_join() override { return core_->request_join(); }
+  Result<bool> finish_transfer(ViewNumber round, const Status& outcome) override {
+    return core_->finish_transfer(round, outcome);
+  }
+  void step_finished(std::uint64_t step) override { core_->step_finished(step); }
+  void pause(std::string what, std::chrono::milliseconds up_to) override { core_->pause(std::move(what), up_to); }
+  void leave(std::string reason) override { core_->leave(std::move(reason)); }
   void stop(std::chrono::milliseconds grace) override { core_->stop(grace); }
 
  private:

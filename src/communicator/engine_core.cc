@@ -74,10 +74,10 @@ Status EngineCore::check(const GroupOptions& options) const {
     return wrong_group(options, "this process (" + options_.member_word + " " + std::to_string(options_.slot.value()) +
                                     ") is not in it");
   }
-  if (options.policy == Policy::repair && !coordinated()) {
+  if (options.policy != Policy::fail && !coordinated()) {
     return {Fault::unsupported, Move::fix_call,
-            "group '" + options.name +
-                "' cannot have policy repair: that needs a coordinator that fences lost workers. Start the job with "
+            "group '" + options.name + "' cannot have policy " + std::string(name_of(options.policy)) +
+                ": that needs a coordinator that fences lost workers. Start the job with "
                 "closeranks run"};
   }
   return {};

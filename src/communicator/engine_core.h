@@ -5,6 +5,7 @@
 //   engine_plain.cc     members of a plain job find each other through the address book
 //   engine_views.cc     coordinated: messages of the coordinator, addresses, views
 //   engine_segments.cc  coordinated: fetching the peers' lives and segments in the background
+//   engine_joins.cc     coordinated: boundaries, and newcomers joining there
 //
 // Threads: everything below the drive lock is marked so. The control thread takes the lock for single changes and never
 // settles ops (their callbacks may run foreign code): it leaves that to the engine's thread.
@@ -59,6 +60,14 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   [[nodiscard]] ViewNumber view();
   [[nodiscard]] std::vector<Slot> present();
   [[nodiscard]] const EngineOptions& engine_options() const override { return options_; }
+  // Engine's functions of the same names (engine_joins.cc).
+  Result<BoundaryResult> at_boundary(std::uint64_t step);
+  [[nodiscard]] bool newcomer();
+  Result<StateTransfer> request_join();
+  Result<bool> finish_transfer(ViewNumber round, const Status& outcome);
+  void step_finished(std::uint64_t step);
+  void pause(std::string what, std::chrono::milliseconds up_to);
+  void leave(std::string reason);
   [[nodiscard]] bool in_fork_child() const { return fork_guard_.in_child(); }
 
   // ---- engine_drive.cc, any thread ------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ transport::SegmentShape segment_shape(std::uint32_t members) {
   return shape;
 }
 
-Group::Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, transport::Segment own)
+Group::Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, transport::Segment own, bool alone)
     : host_(host),
       options_(std::move(options)),
       key_(key),
@@ -51,9 +51,10 @@ Group::Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, tra
                {host.engine_options().member_word, host.coordinated(), host.engine_options().worker}, std::move(own)),
       machine_(machine_options(options_, self, members_.own().shape().window)),
       point_to_point_({options_.name, host.engine_options().member_word, self, options_.members},
-                      [this](Rank rank) { return members_.segment(rank); }),
+                      [this](Rank rank) { return members_.segment_for_messages(rank); }),
       region_(members_.own().shape().region_bytes),
-      lost_(options_.members.size(), false) {}
+      lost_(options_.members.size(), false),
+      alone_(alone) {}
 
 GroupFacts Group::facts() const {
   return {members_.size(), members_.self(), options_.lowest_member_is_root, entry_budget_bytes};
@@ -70,7 +71,12 @@ std::shared_ptr<Operation> Group::issue(Call call, std::shared_ptr<OperationDriv
   const bool receives = call.kind == OpKind::recv;
   auto operation = std::make_shared<Operation>(std::move(call), shape.value(), next_sequence_, now, now + timeout,
                                                std::move(driver));
-  if (sends || receives) {
+  operation->weight = weight_;
+  operation->step_start = step_start_;
+  if (alone_) {
+    next_sequence_ += sends || receives ? 0 : 1;
+    do_alone(operation);
+  } else if (sends || receives) {
     const Call& issued = operation->call();
     const std::uint64_t id =
         sends ? point_to_point_.send(issued.root, issued.tag, issued.dtype, issued.inputs)
@@ -121,7 +127,7 @@ void Group::flush() {
 // Enters the next piece of the oldest op, if the window, the staging region and the view allow it.
 bool Group::enter_next() {
   if (queue_.empty() || !machine_.may_enter(members_)) return false;
-  if (machine_.next_sequence() == 0 && !members_.all_connected(machine_.present())) return false;
+  if (machine_.next_sequence() == machine_.base() && !members_.all_connected(machine_.present())) return false;
   const std::shared_ptr<Operation> operation = queue_.front();
   const Call& call = operation->call();
   InFlight entry;
@@ -137,7 +143,7 @@ bool Group::enter_next() {
                                                options_.lowest_member_is_root);
   write_descriptor(entry, signature);
   copy_in(entry, call);
-  machine_.enter({entry.sequence, entry.plan, signature});
+  machine_.enter({entry.sequence, entry.plan, signature, operation->step_start});
   members_.own().entered().store(entry.sequence + 1, std::memory_order_release);
   ring_pending_ = true;
   entries_.push_back(std::move(entry));
@@ -177,7 +183,8 @@ void Group::write_descriptor(const InFlight& entry, std::uint64_t signature) {
   slot.unit_bytes.store(entry.operation->shape().unit_bytes, relaxed);  // of the whole call: for error texts
   slot.blocks.store(entry.plan.blocks(), relaxed);
   slot.block_bytes.store(static_cast<std::uint32_t>(entry.plan.block_bytes), relaxed);
-  slot.root.store(call.root.value(), relaxed);
+  slot.root.store(static_cast<std::uint16_t>(call.root.value()), relaxed);
+  slot.weight.store(entry.operation->weight, relaxed);
   slot.kind.store(static_cast<std::uint8_t>(call.kind), relaxed);
   slot.dtype.store(static_cast<std::uint8_t>(call.dtype), relaxed);
   slot.reduce.store(static_cast<std::uint8_t>(call.reduce), relaxed);
@@ -196,7 +203,8 @@ void Group::copy_in(const InFlight& entry, const Call& call) {
     copy_from(call.inputs, unit * entry.operation->shape().unit_bytes + entry.piece.offset,
               to + unit * entry.piece.bytes, entry.piece.bytes);
   }
-  if (entry.plan.inlined) slot.payload_bytes.store(units * entry.piece.bytes, std::memory_order_relaxed);
+  if (entry.plan.inlined)
+    slot.payload_bytes.store(static_cast<std::uint16_t>(units * entry.piece.bytes), std::memory_order_relaxed);
 }
 
 // The finished piece of each unit, from the staging region into the caller's output.

@@ -5,6 +5,7 @@
 //   group_actions.cc  the machine's actions, done on the mapped segments
 //   group_faults.cc   deaths, deadlines, failures and their texts
 //   group_views.cc    freeze, install, policies
+//   group_joins.cc    alone until it has joined; starting anew with a member that joins; steps and weights
 #pragma once
 
 #include <chrono>
@@ -39,8 +40,9 @@ class Group {
  public:
   using Clock = Operation::Clock;
 
-  // `own`: this member's segment, of segment_shape(). `host` must outlive the group's last use.
-  Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, transport::Segment own);
+  // `own`: this member's segment, of segment_shape(). `host` must outlive the group's last use. `alone`: of a newcomer
+  // that has not joined.
+  Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, transport::Segment own, bool alone = false);
 
   // ---- callers (group.cc) ---------------------------------------------------------------------------------------
   // Queues the call, or returns an op that is done already (a wrong call, a group that can do no more).
@@ -88,6 +90,23 @@ class Group {
   void start_without(const std::vector<membership::ExcludedMember>& excluded);
   Status set_policy(Policy policy);
 
+  // ---- joining (group_joins.cc) ---------------------------------------------------------------------------------
+  // Ops run on this member's input alone, at their issue.
+  [[nodiscard]] bool alone() const { return alone_; }
+  Status answer_broadcasts(std::vector<std::vector<std::byte>> answers);
+  // ok, or why no member can join now: an op is in flight, or the group has failed.
+  [[nodiscard]] Status ready_for_newcomers() const;
+  // What `install` brings this group is a new epoch: a member joins it, or this one joins the others.
+  [[nodiscard]] bool starts_anew(const membership::Install& install) const;
+  // The workers of the epoch: called before install() where starts_anew(). Segments of others than before are dropped.
+  void take_members(const std::vector<std::shared_ptr<Peer>>& peers);
+  // The round for which it was frozen is over without a new view.
+  void thaw();
+  Status set_weight(double weight);
+  // A step begins: what policy exact expects of the ops issued from here on.
+  void begin_step() { step_start_ = next_sequence_; }
+  [[nodiscard]] membership::GroupProgress progress(Clock::time_point now) const;
+
   // ---- what the caller asks -------------------------------------------------------------------------------------
   [[nodiscard]] const GroupOptions& options() const { return options_; }
   [[nodiscard]] GroupKey key() const { return key_; }
@@ -122,12 +141,17 @@ class Group {
   bool drive_transfers();
   [[nodiscard]] InFlight& in_flight(std::uint64_t sequence);
 
+  // group_joins.cc
+  void do_alone(const std::shared_ptr<Operation>& operation);
+  void start_anew(const membership::GroupResolution& resolution);
+
   // group_actions.cc
   void perform(const algorithm::Action& action);
   bool reduce_block(const algorithm::Action& action);
   bool copy_block(const algorithm::Action& action);
   bool combine(const algorithm::Action& action);
   void decide(const algorithm::Action& action);
+  [[nodiscard]] std::optional<double> weight_of(Rank member, std::uint64_t sequence) const;
   [[nodiscard]] std::byte* region(Rank member, std::uint64_t sequence, bool output,
                                   const algorithm::Range& range) const;
 
@@ -137,6 +161,7 @@ class Group {
   static PointToPoint::Departure departure_of(const std::shared_ptr<Peer>& peer);
   [[nodiscard]] Status status_of(Fault outcome, Rank culprit, const Operation& operation, std::uint64_t sequence) const;
   [[nodiscard]] Status peer_lost_status(Rank culprit, const std::string& op) const;
+  [[nodiscard]] Status incomplete_status(Rank culprit, const std::string& op) const;
   [[nodiscard]] Status mismatch_status(Rank culprit, std::uint64_t sequence, const std::string& op) const;
   [[nodiscard]] std::string describe_op(const Operation& operation) const;
 
@@ -155,10 +180,16 @@ class Group {
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> transfers_;  // by PointToPoint id
   std::vector<bool> lost_;                 // by rank: look_for_deaths() has acted on it
   std::vector<const std::byte*> sources_;  // of the action in work; kept for its memory
+  std::vector<double> weights_;            // as well
   std::optional<Status> entry_failure_;    // of the last entry that failed
   bool ring_pending_ = false;
   std::uint64_t repaired_below_ = 0;     // entries below it were in flight when a member was lost
   std::uint64_t taken_over_before_ = 0;  // blocks taken over when the last repaired op was reported
+
+  bool alone_ = false;
+  std::deque<std::vector<std::byte>> answers_;  // alone: of the next broadcasts
+  double weight_ = 1;                           // of this member's input in averages issued from here on
+  std::uint64_t step_start_ = 0;                // of ops issued from here on
 
   Contributors last_contributors_;
   std::deque<FinishedOp> recent_;

@@ -1,4 +1,5 @@
 // What the group machine asks for, done on the mapped segments: with the orders of stores and fences of the recipe.
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -69,18 +70,39 @@ std::byte* Group::region(Rank member, std::uint64_t sequence, bool output, const
   return segment->region_range(start + range.offset, range.bytes);
 }
 
+// What a member's input weighs in an average, or nullopt when its descriptor holds no weight: another process wrote it.
+std::optional<double> Group::weight_of(Rank member, std::uint64_t sequence) const {
+  const transport::Segment* segment = members_.segment(member);
+  if (segment == nullptr) return std::nullopt;
+  const double weight = segment->descriptor_slot(sequence).weight.load(std::memory_order_relaxed);
+  if (!(weight >= 0) || std::isinf(weight)) return std::nullopt;
+  return weight;
+}
+
 bool Group::reduce_block(const Action& action) {
   const InFlight& entry = in_flight(action.sequence);
   const algorithm::BlockPlan block = algorithm::block_plan(entry.plan, members_.size(), action.block);
   CR_ASSERT(block.input.bytes <= members_.own().shape().scratch_bytes);
   sources_.clear();
+  weights_.clear();
+  const bool weighted = entry.plan.reduce == ReduceOp::avg;
   for (std::uint32_t r = 0; r < members_.size(); ++r) {
     if (!machine_.contributes(Rank{r}, action.sequence)) continue;
+    if (weighted) {
+      const std::optional<double> weight = weight_of(Rank{r}, action.sequence);
+      if (!weight) return false;
+      if (*weight == 0) continue;
+      weights_.push_back(*weight);
+    }
     const std::byte* input = region(Rank{r}, action.sequence, false, block.input);
     if (input == nullptr) return false;
     sources_.push_back(input);
   }
-  reduce(entry.plan.dtype, entry.plan.reduce, sources_, members_.own().scratch(), block.input.bytes);
+  if (weighted) {
+    reduce_weighted(entry.plan.dtype, sources_, weights_, members_.own().scratch(), block.input.bytes);
+  } else {
+    reduce(entry.plan.dtype, entry.plan.reduce, sources_, members_.own().scratch(), block.input.bytes);
+  }
   return true;
 }
 
@@ -109,14 +131,20 @@ bool Group::combine(const Action& action) {
   const InFlight& entry = in_flight(action.sequence);
   const algorithm::RankSet contributors = machine_.contributors(action.sequence);
   sources_.assign(members_.size(), nullptr);
+  weights_.assign(members_.size(), 0.0);
+  const bool weighted = is_reduction(entry.plan.kind) && entry.plan.reduce == ReduceOp::avg;
   for (std::uint32_t r = 0; r < members_.size(); ++r) {
     if (!contributors[r]) continue;
     const transport::Segment* segment = members_.segment(Rank{r});
     if (segment == nullptr) return false;
     sources_[r] = segment->descriptor_slot(action.sequence).payload.data();
+    if (!weighted) continue;
+    const std::optional<double> weight = weight_of(Rank{r}, action.sequence);
+    if (!weight) return false;
+    weights_[r] = *weight;
   }
   const Rank root = machine_.effective_root(entry.plan, action.sequence);
-  combine_inline(entry.plan, contributors, sources_, root, members_.self(), entry.operation->call().outputs);
+  combine_inline(entry.plan, contributors, sources_, weights_, root, members_.self(), entry.operation->call().outputs);
   return true;
 }
 

@@ -30,7 +30,7 @@ std::vector<Rank> Group::waiting_for() const {
     for (const Rank rank : ranks) awaited[rank.value()] = true;
   };
   if (!entries_.empty() || !queue_.empty()) {
-    const bool connecting = machine_.next_sequence() == 0;
+    const bool connecting = machine_.next_sequence() == machine_.base();
     const std::vector<Rank> missing = connecting ? members_.not_connected(machine_.present()) : std::vector<Rank>{};
     add(missing.empty() ? machine_.waiting_for(members_) : missing);
   }
@@ -144,7 +144,7 @@ Status Group::timed_out(const Operation& operation, Clock::time_point now) const
            waited;
   } else if (waiting.empty()) {
     text = op + where + " is not done" + waited;
-  } else if (machine_.next_sequence() == 0) {
+  } else if (machine_.next_sequence() == machine_.base()) {
     text = members_.names(waiting) + have + " not joined group '" + options_.name + "', " + op + " waits" + waited;
   } else {
     const std::uint64_t lowest = entries_.empty() ? operation.sequence() : entries_.front().sequence;
@@ -204,6 +204,8 @@ Status Group::status_of(Fault outcome, Rank culprit, const Operation& operation,
   Status status;
   if (outcome == Fault::peer_lost) {
     status = peer_lost_status(culprit, op);
+  } else if (outcome == Fault::incomplete) {
+    status = incomplete_status(culprit, op);
   } else if (outcome == Fault::mismatch) {
     status = mismatch_status(culprit, sequence, op);
   } else if (outcome == Fault::evicted) {
@@ -244,6 +246,14 @@ Status Group::peer_lost_status(Rank culprit, const std::string& op) const {
   return status;
 }
 
+Status Group::incomplete_status(Rank culprit, const std::string& op) const {
+  const std::shared_ptr<Peer>& peer = members_.peer(culprit);
+  return {Fault::incomplete, Move::retry,
+          members_.name(culprit) + " is gone" + (peer ? " (" + why_gone(*peer) + ")" : "") + ": " + op + " of group '" +
+              options_.name +
+              "' lacks its input, and the policy of the group is exact. Repeat the step: the others go on without it"};
+}
+
 Status Group::mismatch_status(Rank culprit, std::uint64_t sequence, const std::string& op) const {
   const auto called = [&](Rank rank) -> std::string {
     const transport::Segment* segment = members_.segment(rank);
@@ -260,7 +270,8 @@ Status Group::mismatch_status(Rank culprit, std::uint64_t sequence, const std::s
                        describe(kind, dtype, reduce, Rank{slot.root.load(relaxed)}, slot.unit_bytes.load(relaxed),
                                 options_.lowest_member_is_root);
     if (slot.policy.load(relaxed) != static_cast<std::uint8_t>(machine_.policy())) {
-      text += " under policy " + std::string(name_of(static_cast<Policy>(slot.policy.load(relaxed) & 1)));
+      text += " under policy " +
+              std::string(name_of(std::min(static_cast<Policy>(slot.policy.load(relaxed)), Policy::exact)));
     }
     return text;
   };

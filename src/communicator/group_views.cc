@@ -7,6 +7,7 @@
 namespace closeranks::communicator {
 
 std::vector<Slot> Group::present() const {
+  if (alone_) return {members_.slot(members_.self())};
   std::vector<Slot> slots;
   const algorithm::RankSet& ranks = machine_.present();
   for (std::uint32_t r = 0; r < members_.size(); ++r) {
@@ -17,10 +18,12 @@ std::vector<Slot> Group::present() const {
 
 bool Group::has_present(Slot slot) const {
   const std::optional<Rank> rank = members_.rank_of(slot);
+  if (alone_) return rank == members_.self();
   return rank.has_value() && machine_.present()[rank->value()];
 }
 
 void Group::look_at_connections() {
+  if (alone_) return;
   if (members_.publish_connected(machine_.present())) ring_pending_ = true;
 }
 
@@ -45,6 +48,7 @@ void Group::install(const membership::Install& install) {
   membership::GroupStatus known = machine_.freeze();
   known.group = key_;
   membership::GroupResolution resolution = membership::resolution_for(install, known);
+  if (resolution.epoch > machine_.epoch()) return start_anew(resolution);
   if (machine_.policy() == Policy::fail) {
     // Not frozen and not resolved: an entry of such a group succeeds with everybody or fails. What a lost member had
     // entered counts, so that an entry that others have decided to succeed is combined with its input here too.
@@ -90,9 +94,9 @@ Status Group::set_policy(Policy policy) {
     return {Fault::invalid_argument, Move::fix_call,
             "the policy of group '" + options_.name + "' cannot be changed while ops are in flight: wait for them"};
   }
-  if (policy == Policy::repair && !host_.coordinated()) {
+  if (policy != Policy::fail && !host_.coordinated()) {
     return {Fault::unsupported, Move::fix_call,
-            "policy repair of group '" + options_.name +
+            "policy " + std::string(name_of(policy)) + " of group '" + options_.name +
                 "' needs a coordinator that fences lost workers: start the job with closeranks run"};
   }
   if (broken_) return *broken_;

@@ -16,7 +16,7 @@ constexpr std::array<std::byte, algorithm::inline_bytes> zeros{};
 }  // namespace
 
 void combine_inline(const algorithm::EntryPlan& plan, const algorithm::RankSet& contributors,
-                    std::span<const std::byte* const> payloads, Rank root, Rank self,
+                    std::span<const std::byte* const> payloads, std::span<const double> weights, Rank root, Rank self,
                     const std::vector<Buffer>& outputs) {
   CR_ASSERT(plan.inlined);
   const std::uint64_t unit = plan.unit_bytes;
@@ -24,11 +24,19 @@ void combine_inline(const algorithm::EntryPlan& plan, const algorithm::RankSet& 
   const auto reduce_from = [&](std::uint64_t offset) {
     alignas(64) std::array<std::byte, algorithm::inline_bytes> result;
     std::vector<const std::byte*> sources;
+    std::vector<double> shares;
     sources.reserve(payloads.size());
+    const bool weighted = plan.reduce == ReduceOp::avg;
     for (std::size_t r = 0; r < payloads.size(); ++r) {
-      if (contributors[r]) sources.push_back(payloads[r] + offset);
+      if (!contributors[r] || (weighted && weights[r] == 0)) continue;
+      sources.push_back(payloads[r] + offset);
+      if (weighted) shares.push_back(weights[r]);
     }
-    reduce(plan.dtype, plan.reduce, sources, result.data(), unit);
+    if (weighted) {
+      reduce_weighted(plan.dtype, sources, shares, result.data(), unit);
+    } else {
+      reduce(plan.dtype, plan.reduce, sources, result.data(), unit);
+    }
     copy_to(outputs, 0, result.data(), unit);
   };
   const auto collect = [&] {

@@ -1,6 +1,8 @@
 #include "communicator/kernels.h"
 
+#include <algorithm>
 #include <cfenv>
+#include <cstring>
 #include <string>
 
 #if defined(__SSE2__)
@@ -80,6 +82,23 @@ void reduce(DType dtype, ReduceOp reduce, std::span<const std::byte* const> sour
   const DefaultFloatEnvironment environment;
   if (reduce_with_vectors(dtype, reduce, sources.data(), sources.size(), destination, bytes)) return;
   reduce_without_vectors(dtype, reduce, sources.data(), sources.size(), destination, bytes);
+}
+
+void reduce_weighted(DType dtype, std::span<const std::byte* const> sources, std::span<const double> weights,
+                     std::byte* destination, std::size_t bytes) {
+  CR_ASSERT(sources.size() == weights.size() && bytes % size_of(dtype) == 0);
+  if (sources.empty()) {
+    std::memset(destination, 0, bytes);
+    return;
+  }
+  const auto differs = [&](double weight) { return weight != weights.front(); };
+  if (std::none_of(weights.begin(), weights.end(), differs)) {
+    reduce(dtype, ReduceOp::avg, sources, destination, bytes);
+    return;
+  }
+  const DefaultFloatEnvironment environment;
+  if (weigh_with_vectors(dtype, sources.data(), weights.data(), sources.size(), destination, bytes)) return;
+  weigh_without_vectors(dtype, sources.data(), weights.data(), sources.size(), destination, bytes);
 }
 
 }  // namespace closeranks::communicator

@@ -30,4 +30,12 @@ Status check_reduction(DType dtype, ReduceOp reduce);
 void reduce(DType dtype, ReduceOp reduce, std::span<const std::byte* const> sources, std::byte* destination,
             std::size_t bytes);
 
+// A weighted mean: destination[i] = (w[0] * x[0][i] + w[1] * x[1][i] ..) / (w[0] + w[1] ..), in the order given; all
+// zeros without sources. Equal weights: exactly reduce() with avg, bit for bit and as fast.
+//   float16, bfloat16  in float32, rounded once    float32, float64  in their own type, weights rounded to it
+//   integers           in float64, divided towards zero: exact while the sums are below 2^53
+// Preconditions: as of reduce(); weights are finite and above zero.
+void reduce_weighted(DType dtype, std::span<const std::byte* const> sources, std::span<const double> weights,
+                     std::byte* destination, std::size_t bytes);
+
 }  // namespace closeranks::communicator

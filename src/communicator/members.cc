@@ -25,13 +25,35 @@ void Members::hold(Rank rank, transport::Segment segment) {
   members_[rank.value()].segment.emplace(std::move(segment));
 }
 
+const transport::Segment* Members::segment_for_messages(Rank rank) const {
+  const Member& member = members_[rank.value()];
+  if (!member.segment.has_value()) return nullptr;
+  if (member.unmet) {
+    if (member.segment->connected().load(std::memory_order_acquire) < connected_word_) return nullptr;
+    member.unmet = false;
+  }
+  return &*member.segment;
+}
+
+void Members::start_anew(ViewNumber epoch, bool self_joins) {
+  connected_word_ = algorithm::connected_word(epoch);
+  connected_ = all_connected_ = false;
+  for (std::uint32_t r = 0; r < size(); ++r) {
+    if (self_joins && Rank{r} != self_) members_[r].unmet = true;
+  }
+}
+
+void Members::replace(Rank rank, std::shared_ptr<Peer> peer) {
+  members_[rank.value()] = Member{std::move(peer), std::nullopt, false, true};
+}
+
 bool Members::publish_connected(const algorithm::RankSet& present) {
   if (connected_) return false;
   for (std::uint32_t r = 0; r < size(); ++r) {
     if (present[r] && !members_[r].segment.has_value()) return false;
   }
   connected_ = true;
-  own().connected().store(1, std::memory_order_release);
+  own().connected().store(connected_word_, std::memory_order_release);
   return true;
 }
 
@@ -45,7 +67,8 @@ std::vector<Rank> Members::not_connected(const algorithm::RankSet& present) cons
   for (std::uint32_t r = 0; r < size(); ++r) {
     if (!present[r]) continue;
     const transport::Segment* held = segment(Rank{r});
-    if (held == nullptr || held->connected().load(std::memory_order_acquire) == 0) missing.push_back(Rank{r});
+    if (held == nullptr || held->connected().load(std::memory_order_acquire) < connected_word_)
+      missing.push_back(Rank{r});
   }
   return missing;
 }

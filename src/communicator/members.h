@@ -37,13 +37,22 @@ class Members final : public algorithm::Words {
   // nullptr while the address is not known, and for this member itself.
   [[nodiscard]] const std::shared_ptr<Peer>& peer(Rank rank) const { return members_[rank.value()].peer; }
   void set_peer(Rank rank, std::shared_ptr<Peer> peer) { members_[rank.value()].peer = std::move(peer); }
-  // nullptr while it is not held. Once held it stays, also when the member is excluded (protocol rule 5).
+  // nullptr while it is not held. Once held it stays, also when the member is excluded (protocol rule 5), until another
+  // worker takes its place.
   [[nodiscard]] const transport::Segment* segment(Rank rank) const {
     const auto& segment = members_[rank.value()].segment;
     return segment.has_value() ? &*segment : nullptr;
   }
   [[nodiscard]] const transport::Segment& own() const { return *members_[self_.value()].segment; }
   void hold(Rank rank, transport::Segment segment);
+  // As segment(), for messages. nullptr while the member has not said `connected` for an epoch that gave either of the
+  // two a new worker: until then its words may still be those of the worker before.
+  [[nodiscard]] const transport::Segment* segment_for_messages(Rank rank) const;
+  // The group starts anew in `epoch`: `connected` is counted again. Another worker may have taken the place of some
+  // (replace()), or `self_joins` and all others are new to this one.
+  void start_anew(ViewNumber epoch, bool self_joins);
+  // `peer` takes the place of the worker before, whose segment is dropped.
+  void replace(Rank rank, std::shared_ptr<Peer> peer);
   // One fetch at a time per member; set and cleared by the engine.
   bool& fetching(Rank rank) { return members_[rank.value()].fetching; }
 
@@ -75,11 +84,14 @@ class Members final : public algorithm::Words {
     std::shared_ptr<Peer> peer;
     std::optional<transport::Segment> segment;
     bool fetching = false;
+    // Messages wait for its `connected` of the epoch.
+    mutable bool unmet = false;
   };
   std::vector<Slot> slots_;
   Rank self_;
   Naming naming_;
   std::vector<Member> members_;
+  std::uint64_t connected_word_ = 1;  // of the epoch
   bool connected_ = false;
   bool all_connected_ = false;
 };

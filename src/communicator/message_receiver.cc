@@ -246,6 +246,12 @@ void MessageReceiver::member_gone(Rank member, PointToPoint::Departure departure
   }
 }
 
+void MessageReceiver::member_joined(Rank member) {
+  const auto found = sources_.find(member);
+  if (found != sources_.end()) found->second = Source{};
+  for (Pending& pending : pending_) pending.asked.erase(member);
+}
+
 bool MessageReceiver::cancel(std::uint64_t id, const Status& status) {
   const auto waiting = std::find_if(pending_.begin(), pending_.end(),
                                     [id](const Pending& pending) { return pending.transfer.id == id; });

@@ -24,6 +24,7 @@ class MessageReceiver {
   void receive(Transfer transfer);
   void drive();
   void member_gone(Rank member, PointToPoint::Departure departure, const std::string& reason);
+  void member_joined(Rank member);
   // False: no such recv.
   bool cancel(std::uint64_t id, const Status& status);
   void fail_all(const Status& status);

@@ -190,6 +190,9 @@ bool MessageSender::cancel(std::uint64_t id, const Status& status) {
   return false;
 }
 
+// Nothing is left of it: a gone destination has no transfers.
+void MessageSender::member_joined(Rank member) { destinations_.erase(member); }
+
 void MessageSender::fail_all(const Status& status) {
   for (auto& [rank, to] : destinations_) {
     for (Transfer& transfer : std::exchange(to.waiting, {})) {

@@ -26,6 +26,7 @@ class MessageSender {
   void send(Transfer transfer);
   void drive();
   void member_gone(Rank member, const std::string& reason);
+  void member_joined(Rank member);
   // False: no such send (finished already, or a recv).
   bool cancel(std::uint64_t id, const Status& status);
   void fail_all(const Status& status);

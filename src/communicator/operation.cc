@@ -48,11 +48,14 @@ void Operation::when_done(std::function<void()> action) {
 }
 
 void Operation::add_contributors(const std::vector<Slot>& slots) {
-  if (pieces_done == 0 || contributors_.slots == slots) {
-    contributors_.slots = slots;
+  if (pieces_done == 0) {
+    contributors_.slots = contributors_.slots_in_all = slots;
     return;
   }
+  if (contributors_.uniform && contributors_.slots == slots) return;
   contributors_.uniform = false;
+  std::erase_if(contributors_.slots_in_all,
+                [&slots](Slot slot) { return std::find(slots.begin(), slots.end(), slot) == slots.end(); });
   for (const Slot slot : slots) {
     auto& all = contributors_.slots;
     if (std::find(all.begin(), all.end(), slot) == all.end()) all.push_back(slot);

@@ -50,6 +50,9 @@ class Operation final : public Op {
   std::uint32_t pieces_entered = 0;
   std::uint32_t pieces_done = 0;
   bool repaired = false;  // a member was lost while it was in flight
+  // As the group was at its issue: weight of this member's input, first entry of the step it belongs to (policy exact).
+  double weight = 1;
+  std::uint64_t step_start = 0;
   // Adds the contributors (slots, rank order) of one finished piece.
   void add_contributors(const std::vector<Slot>& slots);
   // The first failure of a piece is that of the op.

@@ -85,6 +85,11 @@ void PointToPoint::member_gone(Rank member, Departure departure, const std::stri
   state_->receiver.member_gone(member, departure, reason);
 }
 
+void PointToPoint::member_joined(Rank member) {
+  state_->sender.member_joined(member);
+  state_->receiver.member_joined(member);
+}
+
 void PointToPoint::cancel(std::uint64_t id, Status status) {
   if (!state_->sender.cancel(id, status)) {
     state_->receiver.cancel(id, status);

@@ -74,6 +74,9 @@ class PointToPoint {
   // pending when a member dies finishes with the same fault, because the member may have been its sender; one that
   // meets a member that left, or comes later, only when all other members are gone.
   void member_gone(Rank member, Departure departure, const std::string& reason);
+  // Another worker has taken the member's place: everything begins anew with it, from message 1. Its predecessor must
+  // be gone. Receives that wait for the member go on to wait for the new one.
+  void member_joined(Rank member);
   // Ends one transfer with `status` (a deadline); bytes of it that still arrive are dropped. No effect when finished.
   void cancel(std::uint64_t id, Status status);
   // Ends all, and all later ones (shutdown).

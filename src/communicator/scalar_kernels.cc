@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "base/assert.h"
@@ -140,6 +142,57 @@ void complexes(ReduceOp reduce, const std::byte* const* sources, std::size_t sou
   CR_ASSERT(!"an op that complex numbers lack passed check_reduction");
 }
 
+// Sums `weight * value` column by column in source order, in float64, and stores what `finish` makes of sum and total.
+template <class Element, class Accumulator, class Weigh, class Finish>
+void weighted_columns(const std::byte* const* sources, const double* weights, std::size_t source_count,
+                      std::byte* destination, std::size_t bytes, Weigh weigh, Finish finish) {
+  const std::size_t count = bytes / sizeof(Element);
+  auto* out = reinterpret_cast<Element*>(destination);
+  double total = 0;
+  for (std::size_t s = 0; s < source_count; ++s) total += weights[s];
+  std::array<Accumulator, tile> sum;
+  for (std::size_t from = 0; from < count; from += tile) {
+    const std::size_t length = std::min(tile, count - from);
+    std::fill_n(sum.begin(), length, Accumulator{});
+    for (std::size_t s = 0; s < source_count; ++s) {
+      const auto* next = reinterpret_cast<const Element*>(sources[s]) + from;
+      for (std::size_t i = 0; i < length; ++i) sum[i] = weigh(sum[i], weights[s], next[i]);
+    }
+    for (std::size_t i = 0; i < length; ++i) out[from + i] = finish(sum[i], total);
+  }
+}
+
+template <class Element>
+void weigh_integers(const std::byte* const* sources, const double* weights, std::size_t source_count,
+                    std::byte* destination, std::size_t bytes) {
+  weighted_columns<Element, double>(
+      sources, weights, source_count, destination, bytes,
+      [](double sum, double weight, Element value) { return sum + weight * static_cast<double>(value); },
+      [](double sum, double total) {
+        // A mean lies between its inputs, but for the rounding of 64-bit ones to float64: at the type's end that may be
+        // one more than the type holds.
+        using Limits = std::numeric_limits<Element>;
+        const double mean = std::trunc(sum / total);
+        if (mean >= static_cast<double>(Limits::max())) return Limits::max();
+        if (mean <= static_cast<double>(Limits::lowest())) return Limits::lowest();
+        return static_cast<Element>(mean);
+      });
+}
+
+template <class Real>
+void weigh_complexes(const std::byte* const* sources, const double* weights, std::size_t source_count,
+                     std::byte* destination, std::size_t bytes) {
+  weighted_columns<Complex<Real>, Complex<double>>(
+      sources, weights, source_count, destination, bytes,
+      [](Complex<double> sum, double weight, Complex<Real> value) {
+        return Complex<double>{sum.real + weight * static_cast<double>(value.real),
+                               sum.imaginary + weight * static_cast<double>(value.imaginary)};
+      },
+      [](Complex<double> sum, double total) {
+        return Complex<Real>{static_cast<Real>(sum.real / total), static_cast<Real>(sum.imaginary / total)};
+      });
+}
+
 }  // namespace
 
 void reduce_without_vectors(DType dtype, ReduceOp reduce, const std::byte* const* sources, std::size_t source_count,
@@ -176,6 +229,41 @@ void reduce_without_vectors(DType dtype, ReduceOp reduce, const std::byte* const
       break;
   }
   CR_ASSERT(!"a dtype without scalar code reached reduce_without_vectors");
+}
+
+void weigh_without_vectors(DType dtype, const std::byte* const* sources, const double* weights,
+                           std::size_t source_count, std::byte* destination, std::size_t bytes) {
+  const auto run = [&](auto kernel) { kernel(sources, weights, source_count, destination, bytes); };
+  switch (dtype) {
+    case DType::int8:
+      return run(weigh_integers<std::int8_t>);
+    case DType::uint8:
+      return run(weigh_integers<std::uint8_t>);
+    case DType::int16:
+      return run(weigh_integers<std::int16_t>);
+    case DType::uint16:
+      return run(weigh_integers<std::uint16_t>);
+    case DType::int32:
+      return run(weigh_integers<std::int32_t>);
+    case DType::uint32:
+      return run(weigh_integers<std::uint32_t>);
+    case DType::int64:
+      return run(weigh_integers<std::int64_t>);
+    case DType::uint64:
+      return run(weigh_integers<std::uint64_t>);
+    case DType::complex64:
+      return run(weigh_complexes<float>);
+    case DType::complex128:
+      return run(weigh_complexes<double>);
+    case DType::boolean:
+    case DType::float16:
+    case DType::bfloat16:
+    case DType::float32:
+    case DType::float64:
+    case DType::bytes:
+      break;
+  }
+  CR_ASSERT(!"a dtype without a weighted mean reached weigh_without_vectors");
 }
 
 }  // namespace closeranks::communicator

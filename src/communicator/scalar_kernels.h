@@ -11,4 +11,8 @@ namespace closeranks::communicator {
 void reduce_without_vectors(DType dtype, ReduceOp reduce, const std::byte* const* sources, std::size_t source_count,
                             std::byte* destination, std::size_t bytes);
 
+// As reduce_weighted() of kernels.h with unequal weights, for the types weigh_with_vectors() does not cover.
+void weigh_without_vectors(DType dtype, const std::byte* const* sources, const double* weights,
+                           std::size_t source_count, std::byte* destination, std::size_t bytes);
+
 }  // namespace closeranks::communicator

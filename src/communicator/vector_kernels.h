@@ -12,4 +12,9 @@ namespace closeranks::communicator {
 bool reduce_with_vectors(DType dtype, ReduceOp reduce, const std::byte* const* sources, std::size_t source_count,
                          std::byte* destination, std::size_t bytes);
 
+// As reduce_weighted() of kernels.h with unequal weights. False, and nothing done, for any other type than the real
+// floating-point ones.
+bool weigh_with_vectors(DType dtype, const std::byte* const* sources, const double* weights, std::size_t source_count,
+                        std::byte* destination, std::size_t bytes);
+
 }  // namespace closeranks::communicator

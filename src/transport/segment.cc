@@ -197,4 +197,20 @@ std::atomic<std::uint64_t>& Segment::consumed(Rank source, std::uint32_t slot) c
   return reinterpret_cast<std::atomic<std::uint64_t>*>(&inbound(source) + 1)[slot];
 }
 
+void Segment::forget_messages(Rank other) const {
+  const auto relaxed = std::memory_order_relaxed;
+  OutboundWords& out = outbound(other);
+  for (auto* word : {&out.announced, &out.backlog, &out.answered}) word->store(0, relaxed);
+  for (std::uint32_t slot = 0; slot < shape_.message_slots; ++slot) {
+    MessageSlot& message = message_slot(other, slot);
+    for (auto* word : {&message.message, &message.bytes, &message.first_piece, &message.posted, &message.aborted}) {
+      word->store(0, relaxed);
+    }
+    consumed(other, slot).store(0, relaxed);
+  }
+  InboundWords& in = inbound(other);
+  in.query.store(0, relaxed);
+  in.query_tag.store(0, relaxed);
+}
+
 }  // namespace closeranks::transport

@@ -74,6 +74,9 @@ class Segment {
   // Written by this segment's member as the receiver from `source`.
   [[nodiscard]] InboundWords& inbound(Rank source) const;
   [[nodiscard]] std::atomic<std::uint64_t>& consumed(Rank source, std::uint32_t slot) const;
+  // All words of ours towards `other` as in a fresh segment: another worker takes its place. Precondition: the one
+  // before is gone, and the new one does not look at them yet.
+  void forget_messages(Rank other) const;
 
  private:
   friend class OutsideView;

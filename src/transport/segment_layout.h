@@ -15,7 +15,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(std::ato
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(std::atomic<std::uint32_t>) == 4);
 
 inline constexpr std::uint64_t segment_magic = 0x31474553524b4c43;  // "CLKRSEG1"
-inline constexpr std::uint32_t segment_version = 1;
+inline constexpr std::uint32_t segment_version = 2;
 inline constexpr std::uint64_t cache_line_bytes = 64;
 // Payload that fits into a descriptor slot (equal to algorithm::inline_bytes; the communicator asserts it).
 inline constexpr std::uint64_t inline_payload_bytes = 2048;
@@ -82,18 +82,20 @@ struct alignas(cache_line_bytes) DescriptorSlot {
   std::atomic<std::uint64_t> input_offset{0};   // in the member's region
   std::atomic<std::uint64_t> output_offset{0};  // in the member's region
   std::atomic<std::uint64_t> unit_bytes{0};
+  std::atomic<double> weight{0};         // of the member's input in an average; 0: the input is not read
   std::atomic<std::uint32_t> blocks{0};  // 0: inlined
   std::atomic<std::uint32_t> block_bytes{0};
-  std::atomic<std::uint32_t> root{0};
+  std::atomic<std::uint16_t> root{0};
+  std::atomic<std::uint16_t> payload_bytes{0};
   std::atomic<std::uint8_t> kind{0};    // OpKind
   std::atomic<std::uint8_t> dtype{0};   // DType
   std::atomic<std::uint8_t> reduce{0};  // ReduceOp
   std::atomic<std::uint8_t> policy{0};  // Policy
-  std::atomic<std::uint64_t> payload_bytes{0};
   std::array<std::byte, inline_payload_bytes> payload{};
 };
 static_assert(sizeof(DescriptorSlot) == 64 + inline_payload_bytes);
 static_assert(offsetof(DescriptorSlot, payload) == 64);
+static_assert(std::atomic<double>::is_always_lock_free && sizeof(std::atomic<double>) == 8);
 
 // Point to point, sender's side, per destination.
 struct alignas(cache_line_bytes) OutboundWords {

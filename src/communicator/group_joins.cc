@@ -1,0 +1,140 @@
+// A member joins: this one after it was alone, or another one in a lost one's place. And what the steps between two
+// boundaries mean for a group.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "communicator/alone.h"
+#include "communicator/group.h"
+
+namespace closeranks::communicator {
+
+void Group::do_alone(const std::shared_ptr<Operation>& operation) {
+  const Call& call = operation->call();
+  const bool answered = call.kind == OpKind::broadcast && !answers_.empty();
+  Status done = run_alone(call, operation->shape(), facts(), operation->weight, answered ? &answers_.front() : nullptr);
+  if (answered) answers_.pop_front();
+  if (!done.ok()) {
+    done.group = options_.name;
+    done.op = describe_op(*operation);
+    operation->add_failure(std::move(done));
+  }
+  operation->add_contributors({members_.slot(members_.self())});
+  finish(operation);
+}
+
+Status Group::answer_broadcasts(std::vector<std::vector<std::byte>> answers) {
+  if (!alone_) {
+    return {Fault::invalid_argument, Move::fix_call,
+            "the broadcasts of group '" + options_.name +
+                "' are answered by its root: only a worker that has not joined yet can answer its own"};
+  }
+  std::move(answers.begin(), answers.end(), std::back_inserter(answers_));
+  return {};
+}
+
+Status Group::ready_for_newcomers() const {
+  const auto not_ready = [this](const std::string& why) {
+    return Status(Fault::invalid_argument, Move::fix_call,
+                  members_.name(members_.self()) + ": group '" + options_.name + "' cannot take in a newcomer: " + why);
+  };
+  if (broken_) return not_ready("it has failed (" + broken_->message() + "). Shut it down before the boundary");
+  if (alone_) return {};
+  const Operation* open_op = !entries_.empty()     ? entries_.front().operation.get()
+                             : !queue_.empty()     ? queue_.front().get()
+                             : !transfers_.empty() ? transfers_.begin()->second.get()
+                                                   : nullptr;
+  if (open_op != nullptr) {
+    return not_ready(describe_op(*open_op) + " is still in flight at the boundary. Wait for all ops within the step");
+  }
+  if (!machine_.idle()) return not_ready("an op of it has failed. Shut it down before the boundary");
+  return {};
+}
+
+void Group::thaw() { machine_.thaw(); }
+
+bool Group::starts_anew(const membership::Install& install) const {
+  return std::any_of(install.groups.begin(), install.groups.end(), [this](const auto& resolution) {
+    return resolution.group == key_ && resolution.epoch > machine_.epoch();
+  });
+}
+
+void Group::take_members(const std::vector<std::shared_ptr<Peer>>& peers) {
+  for (const std::shared_ptr<Peer>& peer : peers) {
+    const std::optional<Rank> rank = members_.rank_of(peer->slot);
+    if (!rank || *rank == members_.self() || members_.peer(*rank) == peer) continue;
+    members_.replace(*rank, peer);
+    // Before this member says `connected`, so before the new worker looks at them.
+    members_.own().forget_messages(*rank);
+    point_to_point_.member_joined(*rank);
+    lost_[rank->value()] = false;
+  }
+}
+
+void Group::start_anew(const membership::GroupResolution& resolution) {
+  if (broken_) return;
+  const bool idle = entries_.empty() && machine_.idle() && (alone_ || machine_.entered() == resolution.base);
+  if (!idle) {
+    return fail({Fault::mismatch, Move::give_up,
+                 "group '" + options_.name + "' has entered " + std::to_string(machine_.entered()) +
+                     " ops here, but the coordinator has newcomers begin at " + std::to_string(resolution.base) +
+                     ". This is a fault of closeranks; please report it"});
+  }
+  const bool joins = std::exchange(alone_, false);
+  machine_.install(resolution);
+  members_.start_anew(resolution.epoch, joins);
+  region_ = RegionAllocator(members_.own().shape().region_bytes);
+  members_.own().entered().store(resolution.base, std::memory_order_relaxed);
+  members_.own().completed().store(resolution.base, std::memory_order_relaxed);
+  repaired_below_ = 0;
+  step_start_ = resolution.base;
+  if (joins) {
+    // What it did alone, nobody knows of (protocol rule 18).
+    next_sequence_ = resolution.base;
+    answers_.clear();
+    recent_.clear();
+    last_contributors_ = {};
+  }
+  for (const membership::Departure& departure : resolution.departures) {
+    const std::optional<Rank> rank = members_.rank_of(departure.slot);
+    if (!rank || lost_[rank->value()]) continue;
+    lost_[rank->value()] = true;
+    const std::shared_ptr<Peer>& peer = members_.peer(*rank);
+    point_to_point_.member_gone(*rank, departure_of(peer), peer ? peer->excluded_because : "");
+  }
+  look_at_connections();
+}
+
+Status Group::set_weight(double weight) {
+  if (!(weight >= 0) || std::isinf(weight)) {
+    return {Fault::invalid_argument, Move::fix_call,
+            "the weight of an input must be a number from 0 upwards, not " + std::to_string(weight)};
+  }
+  weight_ = weight;
+  return {};
+}
+
+membership::GroupProgress Group::progress(Clock::time_point now) const {
+  membership::GroupProgress progress;
+  progress.group = key_;
+  progress.name = options_.name;
+  progress.entered = machine_.entered();
+  progress.completed = machine_.completed();
+  const Operation* oldest = nullptr;
+  const auto consider = [&oldest](const std::shared_ptr<Operation>& operation) {
+    if (oldest == nullptr || operation->issued() < oldest->issued()) oldest = operation.get();
+  };
+  if (!entries_.empty()) consider(entries_.front().operation);
+  if (!queue_.empty()) consider(queue_.front());
+  for (const auto& [id, operation] : transfers_) consider(operation);
+  if (oldest == nullptr || broken_) return progress;
+  progress.waiting = true;
+  progress.op = describe_op(*oldest);
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - oldest->issued()).count();
+  progress.waited_ms = static_cast<std::uint32_t>(std::min<std::int64_t>(waited, 0xffffffff));
+  for (const Rank rank : waiting_for()) progress.waits_for.push_back(members_.slot(rank));
+  return progress;
+}
+
+}  // namespace closeranks::communicator
