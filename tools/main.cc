@@ -14,6 +14,7 @@
 
 #include "agent/command_line.h"
 #include "agent/job.h"
+#include "agent/job_command.h"
 #include "agent/strike.h"
 #include "agent/worker_environment.h"
 
@@ -25,6 +26,7 @@ constexpr std::string_view usage =
     "closeranks - distributed training whose surviving workers go on\n"
     "\n"
     "  closeranks run [flags] script.py [arguments]   start a script on several workers of this host\n"
+    "  closeranks job status | resize N               a running job: how it is; grow or shrink it\n"
     "  closeranks demo [flags]                        train, lose two workers on the way, and see what it cost\n"
     "  closeranks bench [flags]                       all_reduce beside Gloo\n"
     "  closeranks version                             print the version\n"
@@ -122,6 +124,7 @@ int main(int argc, char** argv) {
   if (command == "run") return run(arguments, folders);
   if (command == "demo" || command == "bench") return become_python("closeranks." + command, folders, arguments);
   if (command == "strike") return strike(arguments);
+  if (command == "job") return closeranks::agent::job_command(arguments);
   if (command == "version" || command == "--version") {
     std::cout << "closeranks " << CLOSERANKS_VERSION << "\n";
     return 0;
@@ -130,7 +133,7 @@ int main(int argc, char** argv) {
     std::cout << usage;
     return 0;
   }
-  const std::vector<std::string> commands{"run", "demo", "bench", "version"};
+  const std::vector<std::string> commands{"run", "job", "demo", "bench", "version"};
   const std::string meant = closeranks::agent::nearest(command, commands);
   return fail("there is no command '" + command + "'" +
               (meant.empty() ? "; closeranks --help lists them" : "; did you mean " + meant + "?"));

@@ -20,6 +20,8 @@ constexpr std::string_view refused_flags[] = {
     "--shutdown-timeout",  "--signals-to-handle", "--virtual-local-rank",
 };
 
+constexpr std::uint32_t max_spares = 16;
+
 // Values as the command line has them, before they are checked.
 struct Raw {
   std::string nproc = "1";
@@ -31,6 +33,8 @@ struct Raw {
   std::string redirects = "0", tee = "0";
   double stop_seconds = std::chrono::duration<double>(deadlines::stop).count();
   double orphan_seconds = std::chrono::duration<double>(deadlines::orphan).count();
+  std::optional<double> hang_seconds;
+  double grace_seconds = std::chrono::duration<double>(deadlines::drain_grace).count();
   bool standalone = false;
 };
 
@@ -75,6 +79,22 @@ void declare(CLI::App& app, LaunchOptions& options, Raw& raw) {
   app.add_option("--min-present", options.min_present, "with --shrink: end the job below this many workers (default 1)")
       ->group(ours);
   app.add_option("--events", options.events_file, "append the job's events to this file, one JSON object per line")
+      ->group(ours);
+  app.add_option(
+         "--max-replacements", options.max_replacements,
+         "workers of one slot that may end before their first step within 10 minutes before the slot is given up "
+         "(default 3); 0: lost workers are not replaced")
+      ->group(ours);
+  app.add_option("--spares", options.spares,
+                 "processes that have imported torch and wait to replace a lost worker, once the script is in a "
+                 "closeranks.Session (default 1; 0: none)")
+      ->group(ours);
+  app.add_option("--hang-timeout", raw.hang_seconds,
+                 "seconds all others may wait for a worker that makes no progress, in a closeranks.Session (default: "
+                 "from the job's own history, 5 to 60)")
+      ->group(ours);
+  app.add_option("--grace", raw.grace_seconds,
+                 "seconds that a closeranks.Session has to leave at a boundary after SIGTERM (default 30)")
       ->group(ours);
   app.add_flag("--dry-run", options.dry_run, "print command, environment, ports and deadlines; start nothing")
       ->group(ours);
@@ -222,6 +242,12 @@ Status check_times(const Raw& raw, LaunchOptions& options) {
     return {};
   };
   if (Status status = seconds("--stop-timeout", raw.stop_seconds, options.stop_timeout); !status.ok()) return status;
+  if (Status status = seconds("--grace", raw.grace_seconds, options.grace); !status.ok()) return status;
+  if (raw.hang_seconds.has_value()) {
+    if (Status status = seconds("--hang-timeout", *raw.hang_seconds, options.hang_timeout.emplace()); !status.ok()) {
+      return status;
+    }
+  }
   return seconds("--orphan-timeout", raw.orphan_seconds, options.orphan_timeout);
 }
 
@@ -229,6 +255,9 @@ Status check_script(const LaunchOptions& options) {
   if (options.script.empty()) return wrong("closeranks run needs a script: closeranks run --nproc-per-node 4 train.py");
   if (options.module && options.no_python)
     return wrong("-m and --no-python exclude each other: say which one is meant");
+  if (options.spares > max_spares) {
+    return wrong("--spares takes 0 to " + std::to_string(max_spares) + ": each holds torch in memory");
+  }
   if (options.min_present < 1 || options.min_present > options.workers) {
     return wrong("--min-present is " + std::to_string(options.min_present) +
                  "; it may be 1 to the number of workers, " + std::to_string(options.workers));

@@ -20,7 +20,7 @@ std::string quoted(const std::string& word) {
 
 void print_deadline(const char* name, std::chrono::milliseconds value, const char* meaning) {
   std::string padded = name;
-  padded.resize(16, ' ');
+  padded.resize(22, ' ');
   std::string number = std::to_string(value.count());
   number.insert(0, number.size() < 7 ? 7 - number.size() : 0, ' ');
   std::cout << "  " << padded << number << " ms  " << meaning << "\n";
@@ -40,7 +40,7 @@ int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_f
   std::cout << "command (" << options.workers << (options.workers == 1 ? " worker)" : " workers)") << ":\n ";
   for (const std::string& word : worker_command(options, find_python(tool_folders))) std::cout << " " << quoted(word);
   std::cout << "\n\nenvironment of slot 0:\n";
-  for (auto [name, value] : worker_variables(options, facts, Slot(0))) {
+  for (auto [name, value] : worker_variables(options, facts, Slot(0), WorkerId(0))) {
     if (name == "MASTER_PORT" && options.master_port == 0) value = "<free port>";
     std::cout << "  " << name << "=" << quoted(value) << "\n";
   }
@@ -59,6 +59,15 @@ int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_f
   } else {
     std::cout << "every other worker gets an error that names it, and the job ends\n";
   }
+  std::cout << "in a closeranks.Session: ";
+  if (options.max_replacements == 0) {
+    std::cout << "lost workers are not replaced (--max-replacements 0)\n";
+  } else {
+    std::cout << "lost workers are replaced; a slot is given up when " << options.max_replacements
+              << " of its workers have ended before a first step in " << deadlines::replacement_window.count() / 60'000
+              << " minutes (--max-replacements); spares: " << (options.no_python ? 0 : options.spares)
+              << (options.no_python ? " (--no-python)" : " (--spares)") << "\n";
+  }
 
   std::cout << "\ndeadlines:\n";
   print_deadline("connect", deadlines::connect, "a worker reaches the coordinator at its start");
@@ -66,11 +75,31 @@ int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_f
   print_deadline("prepared", deadlines::prepared, "a survivor answers that it is frozen; then it is a suspect itself");
   print_deadline("fence", deadlines::fence, "proof that a lost worker is gone; then it is asked for again");
   print_deadline("stop", options.stop_timeout, "a stopped worker counts as lost (--stop-timeout)");
+  if (options.hang_timeout.has_value()) {
+    print_deadline("hang", *options.hang_timeout, "all others wait for a worker without progress (--hang-timeout)");
+  } else {
+    print_deadline("hang", deadlines::hang,
+                   "all others wait for a worker without progress; shorter by the job's history");
+    print_deadline("hang_least", deadlines::hang_least, "but never shorter than this (--hang-timeout sets it)");
+  }
+  print_deadline("stack", deadlines::stack, "a hung worker writes its Python stack before it is killed");
   print_deadline("orphan", options.orphan_timeout, "a worker that reaches nobody ends by itself (--orphan-timeout)");
+  print_deadline("drain_grace", options.grace, "after SIGTERM: workers in a Session leave at a boundary (--grace)");
   print_deadline("terminate", deadlines::terminate, "from SIGTERM to SIGKILL");
   print_deadline("failure_grace", deadlines::failure_grace,
                  "after the first failure: the others may end by themselves");
+  print_deadline("newcomer_end", deadlines::newcomer_end, "the job is over: newcomers that were never let in end");
   print_deadline("reconnect", deadlines::reconnect, "between tries to reach the coordinator again");
+  print_deadline("replacement_window", deadlines::replacement_window, "ends before a first step are counted over this");
+  print_deadline("replacement_backoff", deadlines::replacement_backoff,
+                 "after such an end; doubled with each in a row");
+  print_deadline("  at most", deadlines::replacement_backoff_longest, "");
+  print_deadline("spare_ready", deadlines::spare_ready, "a spare has imported torch; then it is killed");
+  print_deadline("spare_after_newcomer", deadlines::spare_after_newcomer,
+                 "the next spare is started when the newcomer trains, at the latest after this");
+  print_deadline("spare_backoff", deadlines::spare_backoff, "after a spare's death; doubled with each in a row");
+  print_deadline("  at most", deadlines::spare_backoff_longest, "");
+  print_deadline("job_command", deadlines::job_command, "closeranks job is answered");
   return 0;
 }
 

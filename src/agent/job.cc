@@ -12,7 +12,6 @@
 
 #include "agent/job_state.h"
 #include "agent/process_tree.h"
-#include "agent/worker_process.h"
 #include "base/log.h"
 #include "base/priority.h"
 #include "base/token.h"
@@ -53,6 +52,10 @@ Job::Job(const LaunchOptions& options, const std::vector<std::string>& tool_fold
       tick_(main_),
       deadline_(main_),
       verdict_(options.workers, options.shrink),
+      next_worker_(options.workers),
+      replacements_(options.workers, ReplacementLimits{.most = options.max_replacements}),
+      spares_(options.no_python || options.max_replacements == 0 ? 0 : options.spares),
+      reports_(options.workers),
       control_("cr-control") {
   for (const int signal : {SIGINT, SIGTERM, SIGQUIT}) signals_.add(signal);
   // Under nohup the job outlives its terminal.
@@ -134,7 +137,12 @@ Status Job::start_coordinator() {
   link.opening = [this] { return opening(); };
   link.message = [this](const membership::ToAgent& message) {
     const auto& fence = std::get<membership::Fence>(message);
-    watcher_->fence(fence.worker, fence.reason);
+    // The stack takes a while; this thread is the coordinator's.
+    if (fence.keep_stack) {
+      asio::post(main_, [this, fence] { fence_with_stack(fence); });
+    } else {
+      watcher_->fence(fence.worker, fence.reason);
+    }
   };
   link_ = std::make_unique<control::AgentLink>(control_, std::move(link));
   link_->start();
@@ -162,22 +170,25 @@ Status Job::start_workers() {
                (facts_.log_folder.empty() ? "" : "; logs in " + facts_.log_folder));
   emit(EventKind::job_started, std::nullopt, "", facts_.log_folder);
 
-  std::vector<std::string> inherited;
-  for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
-  const std::vector<std::string> command = worker_command(options_, find_python(tool_folders_));
+  for (char** entry = environ; *entry != nullptr; ++entry) inherited_.emplace_back(*entry);
+  command_ = worker_command(options_, find_python(tool_folders_));
   for (std::uint32_t slot = 0; slot < options_.workers; ++slot) {
-    auto process = start_worker(command, worker_environment(options_, facts_, Slot(slot), inherited));
-    if (!process.ok()) return process.status();
-    const WorkerId id(slot);
-    Worker& worker = workers_[id];
-    worker.pid = process.value().pid;
-    worker.started = Clock::now();
-    worker.stop = StopTimer(options_.stop_timeout);
-    watcher_->follow(id, worker.pid, process.value().process);
-    output_->attach(Slot(slot), std::move(process.value().output), std::move(process.value().errors));
-    emit(EventKind::worker_started, Slot(slot), "");
+    in_slot_.emplace_back(slot);
+    if (Status status = start_process(WorkerId(slot), Slot(slot)); !status.ok()) return status;
   }
   return {};
+}
+
+// For `closeranks job`. The job goes on without it.
+void Job::open_control_socket() {
+  if (log_folder_.path.empty()) return;
+  auto socket =
+      ControlSocket::open(main_, log_folder_.path, [this](const std::string& request) { return answer(request); });
+  if (socket.ok()) {
+    control_socket_ = std::move(socket.value());
+  } else {
+    output_->say(socket.status().message() + "; closeranks job cannot reach this job");
+  }
 }
 
 int Job::run() {
@@ -189,6 +200,7 @@ int Job::run() {
     stop_services();
     return 1;
   }
+  open_control_socket();
   wait_for_signals();
   wait_for_children();
   if (Status status = start_workers(); !status.ok()) {

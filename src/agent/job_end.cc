@@ -1,4 +1,4 @@
-// The job's way to its end: signals, deadlines from grace to SIGKILL, the last words.
+// The job's way to its end: signals, draining, deadlines from grace to SIGKILL, the last words.
 #include <signal.h>
 #include <string.h>
 
@@ -26,12 +26,13 @@ std::string signal_name(int signal) {
 
 }  // namespace
 
-std::string Job::name_of(Slot slot) const {
-  std::string text = "slot " + std::to_string(slot.value()) + " (worker " + std::to_string(slot.value());
-  if (const auto worker = workers_.find(WorkerId(slot.value())); worker != workers_.end()) {
-    text += ", pid " + std::to_string(worker->second.pid);
-  }
-  return text + ")";
+std::string Job::name_of(WorkerId id) const {
+  const auto worker = workers_.find(id);
+  const std::string number = "worker " + std::to_string(id.value());
+  if (worker == workers_.end()) return number;
+  const std::string place =
+      worker->second.slot.has_value() ? "slot " + std::to_string(worker->second.slot->value()) : std::string("a spare");
+  return place + " (" + number + ", pid " + std::to_string(worker->second.pid) + ")";
 }
 
 void Job::wait_for_signals() {
@@ -44,15 +45,61 @@ void Job::wait_for_signals() {
 
 void Job::on_signal(int signal) {
   verdict_.interrupted(signal);
-  if (std::exchange(interrupted_, true)) {
+  const bool again = std::exchange(interrupted_, true);
+  if (!again && begin_draining(signal)) return;
+  if (again && ending_ != Ending::draining) {
     output_->say(signal_name(signal) + " again: the workers are killed");
     begin_ending(Ending::killing);
     return;
   }
   output_->say(signal_name(signal) + ": the workers are asked to end (SIGTERM), and killed in " +
                std::to_string(deadlines::terminate.count() / 1000) + " s or at the next " + signal_name(signal));
-  emit(EventKind::job_interrupted, std::nullopt, signal_name(signal));
+  if (!again) emit(EventKind::job_interrupted, std::nullopt, signal_name(signal));
   begin_ending(Ending::terminating);
+}
+
+// A preemption notice: a script with boundaries leaves at its next one, having handed over what it owes. True if that
+// is what happens.
+bool Job::begin_draining(int signal) {
+  if (signal != SIGTERM || !in_session_ || ending_ != Ending::no || verdict_.finishing()) return false;
+  ending_ = Ending::draining;
+  output_->say("SIGTERM: the workers leave at their next boundary; in " +
+               std::to_string(options_.grace.count() / 1000) + " s, or at the next signal, they get SIGTERM too");
+  emit(EventKind::job_interrupted, std::nullopt, "SIGTERM");
+  stop_replacing();
+  kill_spares();
+  send(membership::Drain{"SIGTERM to the agent"});
+  deadline_.expires_after(options_.grace);
+  deadline_.async_wait([this](const std::error_code& error) {
+    if (error || ending_ != Ending::draining) return;
+    output_->say("the workers have not left within " + std::to_string(options_.grace.count() / 1000) +
+                 " s (--grace); they get SIGTERM");
+    begin_ending(Ending::terminating);
+  });
+  return true;
+}
+
+void Job::kill_spares() {
+  for (auto& [id, worker] : workers_) {
+    if (worker.slot.has_value() || std::exchange(worker.killed, true)) continue;
+    watcher_->fence(id, "the job ends");
+  }
+}
+
+// The job is over for everybody who was in a view; the others have no part in it any more.
+bool Job::extras_are_gone(Clock::time_point now) {
+  stop_replacing();
+  kill_spares();
+  const auto over_for = now - *all_exited_at_;
+  bool gone = true;
+  for (auto& [id, worker] : workers_) {
+    if (worker.exited) continue;
+    gone = false;
+    // The coordinator tells newcomers that the job has finished, and they end by themselves.
+    if (over_for < deadlines::newcomer_end || std::exchange(worker.killed, true)) continue;
+    watcher_->fence(id, "the job is over and it was never let in");
+  }
+  return gone || over_for > deadlines::newcomer_end + deadlines::fence;
 }
 
 void Job::say_that_it_fails() {
@@ -68,6 +115,8 @@ void Job::say_that_it_fails() {
 void Job::begin_ending(Ending stage) {
   if (stage <= ending_) return;
   ending_ = stage;
+  stop_replacing();
+  kill_spares();
   milliseconds next{};
   switch (stage) {
     case Ending::grace:
@@ -85,6 +134,7 @@ void Job::begin_ending(Ending stage) {
       next = deadlines::fence;
       break;
     case Ending::no:
+    case Ending::draining:
     case Ending::over:
       return;
   }
@@ -101,18 +151,23 @@ void Job::on_ending_overdue(Ending stage) {
   }
   for (const auto& [id, worker] : workers_) {
     if (worker.exited) continue;
-    output_->say(name_of(slot_of(id)) + " cannot be killed (it sleeps in '" + transport::waiting_channel(worker.pid) +
+    output_->say(name_of(id) + " cannot be killed (it sleeps in '" + transport::waiting_channel(worker.pid) +
                  "' in the kernel); it is left behind");
   }
   finish();
 }
 
 void Job::check_end() {
-  if (ending_ == Ending::over || !verdict_.all_exited()) return;
+  if (ending_ == Ending::over) return;
+  if (!verdict_.all_exited()) {
+    all_exited_at_.reset();
+    return;
+  }
   const auto now = Clock::now();
   if (!all_exited_at_.has_value()) all_exited_at_ = now;
   // The next tick asks again.
   if (!verdict_.settled() && now - *all_exited_at_ < settle) return;
+  if (!extras_are_gone(now)) return;
   if (leftovers_ && now - *all_exited_at_ < leftover_grace + settle) return;
   finish();
 }
@@ -141,6 +196,7 @@ void Job::stop_services() {
 }
 
 int Job::conclude() {
+  control_socket_.reset();
   // The default handling of signals again: from here on another Ctrl-C ends us at once.
   signals_.clear();
   children_.clear();

@@ -60,7 +60,7 @@ void Job::find_life_of(WorkerId id, Worker& worker, Clock::time_point now) {
   if (options_.no_python) {
     for (const pid_t child : transport::descendants_of(worker.pid)) candidates.push_back(child);
   }
-  const transport::LifeIdentity identity{facts_.job, id, slot_of(id)};
+  const transport::LifeIdentity identity{facts_.job, id, *worker.slot};
   for (const pid_t pid : candidates) {
     auto life = find_life(pid, identity, transport::agent_watcher(options_.workers));
     if (!life.has_value()) continue;
@@ -71,7 +71,11 @@ void Job::find_life_of(WorkerId id, Worker& worker, Clock::time_point now) {
 }
 
 void Job::look_at(WorkerId id, Worker& worker, Clock::time_point now) {
-  find_life_of(id, worker, now);
+  if (worker.slot.has_value()) {
+    find_life_of(id, worker, now);
+  } else {
+    look_at_spare(id, worker, now);
+  }
   // Every report of a stop or a continuation since the last look.
   bool moved = false;
   siginfo_t info{};
@@ -84,8 +88,12 @@ void Job::look_at(WorkerId id, Worker& worker, Clock::time_point now) {
   const bool stopped = state.has_value() && state->letter == 'T';
   if (const auto stopped_for = worker.stop.look(now, stopped, moved); stopped_for.has_value()) {
     const std::string reason = "stopped for " + seconds_text(*stopped_for);
-    output_->say(name_of(slot_of(id)) + " has been " + reason + "; it is killed");
-    verdict_.suspected(slot_of(id), reason);
+    output_->say(name_of(id) + " has been " + reason + "; it is killed");
+    if (!worker.slot.has_value()) {
+      watcher_->fence(id, reason);
+      return;
+    }
+    verdict_.suspected(id, reason);
     send(membership::AgentSuspicion{id, reason});
   }
 }
@@ -103,6 +111,7 @@ void Job::tick() {
   for (auto& [id, worker] : workers_) {
     if (!worker.exited) look_at(id, worker, now);
   }
+  if (ending_ == Ending::no) replace();
   if (leftovers_) leftovers_ = watcher_->kill_leftovers(leftover_grace) > 0;
   check_end();
   if (ending_ != Ending::over) schedule_tick();

@@ -1,5 +1,7 @@
-// The job's state and its parts, one file each: job.cc (start, run), job_processes.cc (reaping, stops, life words),
-// job_coordinator.cc (events and messages), job_end.cc (signals, the way to the end, the last words).
+// The job's state and its parts, one file each: job.cc (start, run), job_workers.cc (starting workers, replacements and
+// spares), job_processes.cc (reaping, stops, life words), job_hang.cc (the last stack of a hung worker),
+// job_coordinator.cc (events and messages), job_requests.cc (`closeranks job`), job_end.cc (signals, draining, the way
+// to the end, the last words).
 // Everything here runs on the main thread, except what says otherwise.
 #pragma once
 
@@ -11,14 +13,17 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "agent/control_socket.h"
 #include "agent/launch_options.h"
 #include "agent/log_folder.h"
 #include "agent/output.h"
+#include "agent/replacement_policy.h"
+#include "agent/reports.h"
+#include "agent/spare_policy.h"
 #include "agent/stop_timer.h"
 #include "agent/store_server.h"
 #include "agent/verdict.h"
@@ -38,8 +43,6 @@ inline constexpr std::chrono::milliseconds tick_interval{100};
 // Processes that a worker left behind may end by themselves: python's resource tracker removes shared memory first.
 inline constexpr std::chrono::milliseconds leftover_grace{1'000};
 
-inline Slot slot_of(WorkerId worker) { return Slot(static_cast<std::uint32_t>(worker.value())); }
-
 class Job {
  public:
   Job(const LaunchOptions& options, const std::vector<std::string>& tool_folders);
@@ -53,15 +56,25 @@ class Job {
 
   // One worker as the main thread knows it; its death is the watcher's business.
   struct Worker {
+    std::optional<Slot> slot;  // none: a spare
     pid_t pid = 0;
-    Clock::time_point started;
+    Clock::time_point started;  // as a worker; of a spare: as a process
     Clock::time_point life_looked_for;
     bool has_life = false;
+    bool has_stepped = false;  // of a replacement: it has finished its first step
+    bool left_for_good = false;
+    bool out = false;     // gone and in no view, and the policy knows
+    bool killed = false;  // by us, at the job's end
     bool exited = false;
+    std::string reason;  // how it ended
     StopTimer stop{deadlines::stop};
+    // Of a spare.
+    bool ready = false;
+    FileDescriptor orders;          // where it is told what to become
+    FileDescriptor output, errors;  // not read before it is a worker: what it says then is the slot's
   };
   // How far the end of the job has come; only forward.
-  enum class Ending { no, grace, terminating, killing, over };
+  enum class Ending { no, draining, grace, terminating, killing, over };
 
   // job.cc
   Status prepare();
@@ -69,6 +82,35 @@ class Job {
   Status open_events();
   Status start_coordinator();
   Status start_workers();
+  void open_control_socket();
+
+  // job_workers.cc
+  [[nodiscard]] WorkerId fresh_worker() { return WorkerId(next_worker_++); }
+  Status start_process(WorkerId id, Slot slot);
+  void adopt(WorkerId id, Slot slot);
+  void replace();
+  void start_replacement(Slot slot);
+  bool announce(WorkerId id, Slot slot);
+  std::optional<WorkerId> take_spare();
+  Status hand_over(WorkerId id, Slot slot);
+  void start_spare();
+  void look_at_spare(WorkerId id, Worker& worker, Clock::time_point now);
+  void spare_exited(WorkerId id, Worker& worker);
+  void worker_out(WorkerId id, ReplacementPolicy::Out how, const std::string& reason);
+  void session_started();
+  void stop_replacing();
+
+  // job_hang.cc
+  [[nodiscard]] std::string stack_file(WorkerId worker) const;
+  void fence_with_stack(const membership::Fence& fence);
+  void await_stack(const membership::Fence& fence, std::uint64_t before, std::uint64_t last, Clock::time_point grown,
+                   Clock::time_point until);
+  void show_stack(const membership::Fence& fence, std::uint64_t before);
+
+  // job_requests.cc
+  std::string answer(const std::string& request);
+  std::string resize(std::uint32_t present);
+  [[nodiscard]] std::string status() const;
 
   // job_processes.cc
   void wait_for_children();
@@ -83,7 +125,10 @@ class Job {
   std::vector<membership::FromAgent> opening();
   void on_event(const Event& event);
   void on_exited(const membership::Exited& exited);
-  void emit(EventKind kind, std::optional<Slot> slot, const std::string& reason, const std::string& detail = {});
+  void emit(EventKind kind, std::optional<WorkerId> worker, const std::string& reason, const std::string& detail = {});
+  void on_excluded(WorkerId worker, const std::string& reason);
+  void on_left(WorkerId worker, const std::string& reason);
+  void on_first_step(WorkerId worker);
   void report_view();
 
   // job_end.cc
@@ -92,13 +137,16 @@ class Job {
   void begin_ending(Ending stage);
   void on_ending_overdue(Ending stage);
   void say_that_it_fails();
+  bool begin_draining(int signal);
+  [[nodiscard]] bool extras_are_gone(Clock::time_point now);
+  void kill_spares();
   void check_end();
   void finish();
   void give_up_start();
   void stop_services();
   int conclude();
   void report_end(int status);
-  [[nodiscard]] std::string name_of(Slot slot) const;
+  [[nodiscard]] std::string name_of(WorkerId worker) const;
 
   const LaunchOptions options_;
   const std::vector<std::string> tool_folders_;
@@ -112,14 +160,19 @@ class Job {
   asio::steady_timer deadline_;
   Verdict verdict_;
   std::map<WorkerId, Worker> workers_;
-  std::vector<Slot> unreported_;  // excluded, and not yet said
+  std::vector<WorkerId> in_slot_;  // by slot: the latest one started for it
+  std::uint64_t next_worker_ = 0;
+  ReplacementPolicy replacements_;
+  SparePolicy spares_;
+  bool in_session_ = false;             // the script has boundaries
+  std::vector<WorkerId> unreported_;    // excluded, and not yet said
+  std::vector<std::string> inherited_;  // environment
+  std::vector<std::string> command_;    // of a worker
   Ending ending_ = Ending::no;
   bool interrupted_ = false;
   bool leftovers_ = false;  // some worker has ended, and what it left behind may not be gone yet
   std::optional<Clock::time_point> all_exited_at_;
-
-  std::mutex ended_mutex_;
-  std::vector<membership::FromAgent> ended_;  // under ended_mutex_: repeated to a coordinator that we reach anew
+  Reports reports_;
 
   // Later ones use earlier ones, from their threads; conclude() stops them in time.
   std::unique_ptr<Output> output_;
@@ -133,6 +186,7 @@ class Job {
   std::unique_ptr<coordinator::Server> server_;
   std::unique_ptr<control::AgentLink> link_;
   std::unique_ptr<Watcher> watcher_;
+  std::unique_ptr<ControlSocket> control_socket_;
 };
 
 }  // namespace closeranks::agent

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,12 @@ struct LaunchOptions {
   std::uint32_t min_present = 1;
   std::string events_file;  // empty: only the job's own events.jsonl
   bool dry_run = false;
+  std::uint32_t max_replacements = 3;  // per slot, see ReplacementLimits::most
+  std::uint32_t spares = 1;            // processes that wait without a slot, once the script is in a Session
+  // How long all others may wait for one worker that makes no progress; none: adapts to the job's own history, from
+  // deadlines::hang downwards.
+  std::optional<std::chrono::milliseconds> hang_timeout;
+  std::chrono::milliseconds grace = deadlines::drain_grace;  // from SIGTERM to the agent to SIGTERM to the workers
   std::chrono::milliseconds stop_timeout = deadlines::stop;
   std::chrono::milliseconds orphan_timeout = deadlines::orphan;
   std::vector<std::string> script;  // the script (module, program) and its arguments; not empty

@@ -29,12 +29,6 @@ std::string time_stamp() {
   return text;
 }
 
-// "20261130-114200-9f86d081": made by us, so ours to remove.
-bool is_job_folder(const std::string& name) {
-  if (name.size() < 17 || name[8] != '-' || name[15] != '-') return false;
-  return std::all_of(name.begin(), name.begin() + 15, [](unsigned char c) { return std::isdigit(c) != 0 || c == '-'; });
-}
-
 FileDescriptor take_lock(const fs::path& folder, int flags) {
   FileDescriptor lock(::open((folder / lock_name).c_str(), O_RDWR | O_CLOEXEC | flags, 0600));
   if (lock.valid() && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) lock.reset();
@@ -58,6 +52,17 @@ void remove_old(const fs::path& root) {
 }
 
 }  // namespace
+
+bool is_job_folder(const std::string& name) {
+  if (name.size() <= job_id_at || name[8] != '-' || name[15] != '-') return false;
+  return std::all_of(name.begin(), name.begin() + 15, [](unsigned char c) { return std::isdigit(c) != 0 || c == '-'; });
+}
+
+bool is_running(const std::string& folder) {
+  const fs::path path(folder);
+  std::error_code error;
+  return fs::exists(path / lock_name, error) && !take_lock(path, 0).valid();
+}
 
 std::string default_log_root() {
   if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state == '/') {

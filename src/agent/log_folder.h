@@ -17,6 +17,12 @@ struct LogFolder {
   FileDescriptor lock;  // held while the job runs
 };
 
+// "20261130-114200-9f86d081": a folder's name that make_log_folder gives, and where the job's id begins in it.
+bool is_job_folder(const std::string& name);
+inline constexpr std::size_t job_id_at = 16;
+// Its agent lives.
+bool is_running(const std::string& folder);
+
 // $XDG_STATE_HOME/closeranks, else ~/.local/state/closeranks; empty when neither is set.
 std::string default_log_root();
 

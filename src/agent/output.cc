@@ -14,8 +14,8 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
-#include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -79,10 +79,11 @@ struct Screen {
 struct Output::State : public std::enable_shared_from_this<Output::State> {
   // A worker's stdout or stderr, and its log file.
   struct Stream {
-    Stream(asio::io_context& context, Slot its_slot, int its_number, FileDescriptor pipe)
-        : slot(its_slot), number(its_number), reader(context, pipe.release()) {}
+    Stream(asio::io_context& context, Slot its_slot, int its_number, std::string its_log_name, FileDescriptor pipe)
+        : slot(its_slot), number(its_number), log_name(std::move(its_log_name)), reader(context, pipe.release()) {}
     Slot slot;
     int number;
+    std::string log_name;
     asio::posix::stream_descriptor reader;
     FileDescriptor log;
     LineCutter cutter;
@@ -98,7 +99,7 @@ struct Output::State : public std::enable_shared_from_this<Output::State> {
   TracebackFilter filter;
   Screen out{STDOUT_FILENO};
   Screen errors{STDERR_FILENO};
-  std::map<std::pair<Slot, int>, std::shared_ptr<Stream>> streams;
+  std::set<std::shared_ptr<Stream>> streams;
   bool log_trouble_told = false;
   std::thread thread;
 
@@ -134,8 +135,8 @@ struct Output::State : public std::enable_shared_from_this<Output::State> {
 
   void open_log(Stream& stream) {
     if (options.log_folder.empty()) return;
-    const std::string path = options.log_folder + "/slot-" + std::to_string(stream.slot.value()) +
-                             (stream.number == 1 ? ".stdout.log" : ".stderr.log");
+    const std::string path =
+        options.log_folder + "/" + stream.log_name + (stream.number == 1 ? ".stdout.log" : ".stderr.log");
     stream.log = FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
     if (!stream.log.valid()) tell_log_trouble(path);
   }
@@ -176,7 +177,7 @@ struct Output::State : public std::enable_shared_from_this<Output::State> {
 
   // The stream has ended, or is let go.
   void close(const std::shared_ptr<Stream>& stream) {
-    if (streams.erase({stream->slot, stream->number}) == 0) return;
+    if (streams.erase(stream) == 0) return;
     TracebackFilter::Lines lines;
     const auto now = std::chrono::steady_clock::now();
     stream->cutter.finish([&](std::string_view text) { collect(*stream, text, now, lines); });
@@ -209,16 +210,16 @@ Output::~Output() {
   state_->thread.join();
 }
 
-void Output::attach(Slot slot, FileDescriptor output, FileDescriptor errors) {
+void Output::attach(Slot slot, const std::string& log_name, FileDescriptor output, FileDescriptor errors) {
   {
     const std::scoped_lock lock(state_->mutex);
     state_->open_streams += 2;
   }
   for (auto [number, pipe] : {std::pair{1, &output}, std::pair{2, &errors}}) {
-    auto stream = std::make_shared<State::Stream>(state_->context, slot, number, std::move(*pipe));
+    auto stream = std::make_shared<State::Stream>(state_->context, slot, number, log_name, std::move(*pipe));
     asio::post(state_->context, [state = state_, stream] {
       state->open_log(*stream);
-      state->streams[{stream->slot, stream->number}] = stream;
+      state->streams.insert(stream);
       state->read(stream);
     });
   }
@@ -239,7 +240,7 @@ bool Output::finish(std::chrono::milliseconds deadline) {
   auto finished = std::make_shared<bool>(false);
   asio::post(state_->context, [state = state_, done, finished] {
     const auto streams = state->streams;
-    for (const auto& [where, stream] : streams) state->close(stream);
+    for (const auto& stream : streams) state->close(stream);
     state->show(state->filter.finish(std::chrono::steady_clock::now()));
     const std::scoped_lock lock(done->first);
     *finished = true;

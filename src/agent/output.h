@@ -15,7 +15,7 @@
 namespace closeranks::agent {
 
 struct OutputOptions {
-  std::string log_folder;   // slot-N.stdout.log and slot-N.stderr.log are written there; empty: nowhere
+  std::string log_folder;   // NAME.stdout.log and NAME.stderr.log are written there; empty: nowhere
   StreamChoice redirects;   // not shown
   std::vector<Slot> shown;  // empty: all
 };
@@ -31,8 +31,9 @@ class Output {
   // All functions may be called from any thread. A reader of our stdout that is slow slows the workers down, as it
   // would without us; it delays nothing else.
 
-  // Takes over the read ends of a worker's stdout and stderr.
-  void attach(Slot slot, FileDescriptor output, FileDescriptor errors);
+  // Takes over the read ends of a worker's stdout and stderr. `log_name`: of its log files, "slot-2"; those of the
+  // worker before it in the slot may still be open.
+  void attach(Slot slot, const std::string& log_name, FileDescriptor output, FileDescriptor errors);
   // A line of the agent's own, to stderr, as "closeranks: ...".
   void say(std::string_view line);
   // Waits until all attached streams have ended and everything is written, up to `deadline`; what is held is shown then

@@ -322,6 +322,14 @@ std::optional<int> Watcher::reap(WorkerId worker) {
   return result;
 }
 
+void Watcher::signal(WorkerId worker, int signal) {
+  const std::scoped_lock lock(state_->mutex);
+  const auto found = state_->workers.find(worker);
+  if (found != state_->workers.end() && !found->second.reaped) {
+    (void)transport::send_signal(found->second.process, signal);
+  }
+}
+
 void Watcher::signal_group(WorkerId worker, int signal) {
   const std::scoped_lock lock(state_->mutex);
   const auto found = state_->workers.find(worker);

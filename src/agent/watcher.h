@@ -50,6 +50,8 @@ class Watcher {
   // Reaps the worker, which is a zombie (its pidfd is readable). Returns the status as from waitpid; nullopt when it
   // was not yet a zombie.
   std::optional<int> reap(WorkerId worker);
+  // Sends a signal to the worker's own process only, unless it is reaped.
+  void signal(WorkerId worker, int signal);
   // Sends a signal to the worker's process group, unless it is reaped.
   void signal_group(WorkerId worker, int signal);
   // Processes that workers left behind when they ended (and, once all have, any descendant of ours): those of a worker

@@ -28,6 +28,7 @@ constexpr std::string_view scrubbed[] = {
     "CLOSERANKS_JOB",
     "CLOSERANKS_POLICY",
     "CLOSERANKS_ORPHAN_TIMEOUT",
+    "CLOSERANKS_STACK_FILE",
 };
 
 bool is_scrubbed(std::string_view name) {
@@ -43,7 +44,13 @@ bool is_set(std::span<const std::string> environment, std::string_view name) {
 
 }  // namespace
 
-std::vector<Variable> worker_variables(const LaunchOptions& options, const JobFacts& facts, Slot slot) {
+std::string log_name(Slot slot, WorkerId worker) {
+  const std::string name = "slot-" + std::to_string(slot.value());
+  return worker.value() == slot.value() ? name : name + ".worker-" + std::to_string(worker.value());
+}
+
+std::vector<Variable> worker_variables(const LaunchOptions& options, const JobFacts& facts, Slot slot,
+                                       WorkerId worker) {
   const std::string rank = std::to_string(slot.value());
   const std::string size = std::to_string(options.workers);
   std::vector<Variable> variables{
@@ -64,20 +71,25 @@ std::vector<Variable> worker_variables(const LaunchOptions& options, const JobFa
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"CLOSERANKS_COORDINATOR", facts.coordinator},
       {"CLOSERANKS_TOKEN", facts.token},
-      {"CLOSERANKS_WORKER", rank},
+      {"CLOSERANKS_WORKER", std::to_string(worker.value())},
       {"CLOSERANKS_JOB", facts.job},
       {"CLOSERANKS_POLICY", options.shrink ? "repair" : "fail"},
       {"CLOSERANKS_ORPHAN_TIMEOUT", std::to_string(options.orphan_timeout.count())},
   };
   // Where a script decorated with torch's @record leaves its exception.
   if (!facts.log_folder.empty()) {
-    variables.emplace_back("TORCHELASTIC_ERROR_FILE", facts.log_folder + "/slot-" + rank + ".error.json");
+    const std::string own_files = facts.log_folder + "/" + log_name(slot, worker);
+    variables.emplace_back("TORCHELASTIC_ERROR_FILE", own_files + ".error.json");
+    // Where its Python stacks go when it hangs.
+    variables.emplace_back("CLOSERANKS_STACK_FILE", own_files + ".stack.log");
   }
   return variables;
 }
 
-std::vector<std::string> worker_environment(const LaunchOptions& options, const JobFacts& facts, Slot slot,
-                                            std::span<const std::string> inherited) {
+namespace {
+
+// What does not depend on the slot.
+std::vector<std::string> common_environment(const LaunchOptions& options, std::span<const std::string> inherited) {
   std::vector<std::string> environment;
   for (const std::string& entry : inherited) {
     if (!is_scrubbed(std::string_view(entry).substr(0, entry.find('=')))) environment.push_back(entry);
@@ -86,9 +98,24 @@ std::vector<std::string> worker_environment(const LaunchOptions& options, const 
   if (!is_set(inherited, "TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     environment.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
   }
-  for (auto& [name, value] : worker_variables(options, facts, slot)) {
+  return environment;
+}
+
+}  // namespace
+
+std::vector<std::string> worker_environment(const LaunchOptions& options, const JobFacts& facts, Slot slot,
+                                            WorkerId worker, std::span<const std::string> inherited) {
+  std::vector<std::string> environment = common_environment(options, inherited);
+  for (auto& [name, value] : worker_variables(options, facts, slot, worker)) {
     environment.push_back(std::move(name.append("=").append(value)));
   }
+  return environment;
+}
+
+std::vector<std::string> spare_environment(const LaunchOptions& options, WorkerId worker,
+                                           std::span<const std::string> inherited) {
+  std::vector<std::string> environment = common_environment(options, inherited);
+  environment.push_back("CLOSERANKS_WORKER=" + std::to_string(worker.value()));
   return environment;
 }
 
@@ -108,6 +135,15 @@ std::vector<std::string> worker_command(const LaunchOptions& options, const std:
   if (options.module) command.emplace_back("-m");
   command.insert(command.end(), options.script.begin(), options.script.end());
   return command;
+}
+
+std::vector<std::string> spare_command(const std::string& python) { return {python, "-u", "-m", "closeranks.spare"}; }
+
+std::vector<std::string> spare_orders(const LaunchOptions& options) {
+  std::vector<std::string> orders;
+  if (options.module) orders.emplace_back("-m");
+  orders.insert(orders.end(), options.script.begin(), options.script.end());
+  return orders;
 }
 
 }  // namespace closeranks::agent

@@ -23,13 +23,21 @@ struct JobFacts {
 
 using Variable = std::pair<std::string, std::string>;
 
+// Of a worker's files in the log folder: "slot-2" for the first in its slot, "slot-2.worker-5" for a replacement.
+std::string log_name(Slot slot, WorkerId worker);
+
 // torchrun's variables for a worker, and ours (docs/environment of closeranks run: --dry-run prints them).
-std::vector<Variable> worker_variables(const LaunchOptions& options, const JobFacts& facts, Slot slot);
+std::vector<Variable> worker_variables(const LaunchOptions& options, const JobFacts& facts, Slot slot, WorkerId worker);
 
 // `inherited` ("NAME=value" each) without what an outer job or an earlier launch left behind, plus the worker's
 // variables. OMP_NUM_THREADS=1 is added for more than one worker unless it is set, as torchrun does.
 std::vector<std::string> worker_environment(const LaunchOptions& options, const JobFacts& facts, Slot slot,
-                                            std::span<const std::string> inherited);
+                                            WorkerId worker, std::span<const std::string> inherited);
+
+// What a spare is started with: as a worker's, as far as it is known before there is a slot. Libraries read some of it
+// while they are imported (OMP_NUM_THREADS); the worker's id tells whose its children are.
+std::vector<std::string> spare_environment(const LaunchOptions& options, WorkerId worker,
+                                           std::span<const std::string> inherited);
 
 // The python for workers and tools: beside the tool, else $PYTHON_EXEC, else python3. `tool_folders`: where the tool
 // is, as it was called and with links resolved.
@@ -37,5 +45,9 @@ std::string find_python(std::span<const std::string> tool_folders);
 
 // What is executed: program and arguments.
 std::vector<std::string> worker_command(const LaunchOptions& options, const std::string& python);
+
+// A spare, and what it is told to become: the words after `python -u` of worker_command().
+std::vector<std::string> spare_command(const std::string& python);
+std::vector<std::string> spare_orders(const LaunchOptions& options);
 
 }  // namespace closeranks::agent

@@ -64,14 +64,19 @@ struct SpawnPlan {
 
 }  // namespace
 
-Result<WorkerProcess> start_worker(std::span<const std::string> command, std::span<const std::string> environment) {
+Result<WorkerProcess> start_worker(std::span<const std::string> command, std::span<const std::string> environment,
+                                   const FileDescriptor* input) {
   auto output = make_pipe();
   if (!output.ok()) return output.status();
   auto errors = make_pipe();
   if (!errors.ok()) return errors.status();
 
   SpawnPlan plan;
-  ::posix_spawn_file_actions_addopen(&plan.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  if (input != nullptr) {
+    ::posix_spawn_file_actions_adddup2(&plan.actions, input->get(), STDIN_FILENO);
+  } else {
+    ::posix_spawn_file_actions_addopen(&plan.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  }
   ::posix_spawn_file_actions_adddup2(&plan.actions, output.value().write.get(), STDOUT_FILENO);
   ::posix_spawn_file_actions_adddup2(&plan.actions, errors.value().write.get(), STDERR_FILENO);
   sigset_t none;

@@ -19,9 +19,11 @@ struct WorkerProcess {
   FileDescriptor errors;   // read end, non-blocking, of its stderr
 };
 
-// Starts `command` (looked up in PATH) with exactly `environment`. Its stdin is empty, its signal handling the default.
-// The caller reaps it. Fault::system, naming the program, when it cannot be started. Any thread.
-Result<WorkerProcess> start_worker(std::span<const std::string> command, std::span<const std::string> environment);
+// Starts `command` (looked up in PATH) with exactly `environment`. Its stdin is empty (or `input`, which stays the
+// caller's), its signal handling the default. The caller reaps it. Fault::system, naming the program, when it cannot be
+// started. Any thread.
+Result<WorkerProcess> start_worker(std::span<const std::string> command, std::span<const std::string> environment,
+                                   const FileDescriptor* input = nullptr);
 
 // How a process that is ending (or is a zombie) ends, from /proc, before it can be reaped: a status as from waitpid.
 // The kernel sets it before it tears the memory down. 0 also for a process that is not ending: ask only about one

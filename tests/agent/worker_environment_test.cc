@@ -26,7 +26,7 @@ LaunchOptions four_workers() {
 const JobFacts facts{"run-1a2b", "secret", "127.0.0.1:4000", 29401, "/logs/job"};
 
 TEST(WorkerEnvironment, HasTorchrunsVariablesAndOurs) {
-  const auto environment = worker_environment(four_workers(), facts, Slot(2), {});
+  const auto environment = worker_environment(four_workers(), facts, Slot(2), WorkerId(2), {});
   for (const char* expected : {"RANK=2",
                                "LOCAL_RANK=2",
                                "GROUP_RANK=0",
@@ -57,7 +57,7 @@ TEST(WorkerEnvironment, HasTorchrunsVariablesAndOurs) {
 TEST(WorkerEnvironment, ShrinkRepairs) {
   LaunchOptions options = four_workers();
   options.shrink = true;
-  EXPECT_THAT(worker_environment(options, facts, Slot(0), {}), Contains("CLOSERANKS_POLICY=repair"));
+  EXPECT_THAT(worker_environment(options, facts, Slot(0), WorkerId(0), {}), Contains("CLOSERANKS_POLICY=repair"));
 }
 
 TEST(WorkerEnvironment, ScrubsWhatAnOuterJobLeft) {
@@ -68,7 +68,7 @@ TEST(WorkerEnvironment, ScrubsWhatAnOuterJobLeft) {
                                            "TORCHELASTIC_USE_AGENT_STORE=True",
                                            "TORCHELASTIC_SOMETHING_NEW=1",
                                            "RANKS=kept"};
-  const auto environment = worker_environment(four_workers(), facts, Slot(0), inherited);
+  const auto environment = worker_environment(four_workers(), facts, Slot(0), WorkerId(0), inherited);
   EXPECT_THAT(environment, Contains("HOME=/root"));
   EXPECT_THAT(environment, Contains("CLOSERANKS_LOG=debug"));
   EXPECT_THAT(environment, Contains("RANKS=kept"));
@@ -79,11 +79,41 @@ TEST(WorkerEnvironment, ScrubsWhatAnOuterJobLeft) {
 
 TEST(WorkerEnvironment, ThreadsOfOpenMpAreTheUsersWhenSet) {
   const std::vector<std::string> inherited{"OMP_NUM_THREADS=8"};
-  EXPECT_THAT(worker_environment(four_workers(), facts, Slot(0), inherited), Contains("OMP_NUM_THREADS=8"));
-  EXPECT_THAT(worker_environment(four_workers(), facts, Slot(0), inherited), Not(Contains("OMP_NUM_THREADS=1")));
+  EXPECT_THAT(worker_environment(four_workers(), facts, Slot(0), WorkerId(0), inherited),
+              Contains("OMP_NUM_THREADS=8"));
+  EXPECT_THAT(worker_environment(four_workers(), facts, Slot(0), WorkerId(0), inherited),
+              Not(Contains("OMP_NUM_THREADS=1")));
   LaunchOptions alone = four_workers();
   alone.workers = 1;
-  EXPECT_THAT(worker_environment(alone, facts, Slot(0), {}), Not(Contains(StartsWith("OMP_NUM_THREADS"))));
+  EXPECT_THAT(worker_environment(alone, facts, Slot(0), WorkerId(0), {}), Not(Contains(StartsWith("OMP_NUM_THREADS"))));
+}
+
+TEST(WorkerEnvironment, AReplacementHasItsOwnIdAndFiles) {
+  const auto environment = worker_environment(four_workers(), facts, Slot(2), WorkerId(7), {});
+  for (const char* expected :
+       {"RANK=2", "CLOSERANKS_WORKER=7", "TORCHELASTIC_ERROR_FILE=/logs/job/slot-2.worker-7.error.json",
+        "CLOSERANKS_STACK_FILE=/logs/job/slot-2.worker-7.stack.log"}) {
+    EXPECT_THAT(environment, Contains(expected));
+  }
+  EXPECT_EQ(log_name(Slot(2), WorkerId(2)), "slot-2");
+}
+
+TEST(WorkerEnvironment, ASpareHasNoSlotYet) {
+  const auto environment =
+      spare_environment(four_workers(), WorkerId(7), std::vector<std::string>{"HOME=/root", "RANK=1"});
+  EXPECT_THAT(environment, Contains("HOME=/root"));
+  EXPECT_THAT(environment, Contains("OMP_NUM_THREADS=1"));
+  EXPECT_THAT(environment, Contains("CLOSERANKS_WORKER=7"));
+  EXPECT_THAT(environment, Not(Contains(StartsWith("RANK="))));
+  EXPECT_THAT(environment, Not(Contains(StartsWith("CLOSERANKS_COORDINATOR="))));
+}
+
+TEST(WorkerCommand, ASpareIsToldWhatToBecome) {
+  LaunchOptions options = four_workers();
+  EXPECT_THAT(spare_command("py"), ElementsAre("py", "-u", "-m", "closeranks.spare"));
+  EXPECT_THAT(spare_orders(options), ElementsAre("train.py", "--epochs", "3"));
+  options.module = true;
+  EXPECT_THAT(spare_orders(options), ElementsAre("-m", "train.py", "--epochs", "3"));
 }
 
 TEST(WorkerCommand, PythonScriptModuleOrProgram) {

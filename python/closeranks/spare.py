@@ -1,0 +1,166 @@
+"""A spare: a process that has imported what a worker needs, and waits to become one.
+
+``closeranks run`` starts it with a socket as its standard input (src/agent/spare_process.h has the format). It says
+``ready`` there, waits, and is told once which environment and which script it is to have. From then on it is that worker:
+the same process, with an empty standard input, its own ``__main__``, and nothing of the spare in its tracebacks. End of
+file instead of orders means that the agent is gone: the spare ends.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import socket
+import struct
+import sys
+import types
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import NoReturn
+
+HEADER = struct.Struct("<II")
+
+# What a training script imports before its first step; the last is imported by torch itself at the first optimizer or
+# DDP, and takes longest. None of it starts a thread: a fork by the script (data loaders) stays as safe as ever.
+WARM = (
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.optim",
+    "torch.utils.data",
+    "closeranks",
+    "torch._dynamo",
+)
+
+
+def warm_up() -> None:
+    """Imports; what is missing here the script may not need either, or will say so itself."""
+    for name in WARM:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            print(f"closeranks: a spare goes on without {name}: {error}", file=sys.stderr)
+
+
+def _receive(connection: socket.socket, size: int) -> bytes | None:
+    parts = []
+    while size > 0:
+        part = connection.recv(size)
+        if not part:
+            return None
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def receive_orders(connection: socket.socket) -> tuple[dict[bytes, bytes], list[str]] | None:
+    """Environment and command, once they come; None when the agent has gone. Waits as long as that takes."""
+    header = _receive(connection, HEADER.size)
+    if header is None:
+        return None
+    environment_bytes, command_bytes = HEADER.unpack(header)
+    body = _receive(connection, environment_bytes + command_bytes)
+    if body is None:
+        return None
+    environment = {}
+    for entry in body[:environment_bytes].split(b"\0")[:-1]:
+        name, _, value = entry.partition(b"=")
+        environment[name] = value
+    return environment, [os.fsdecode(word) for word in body[environment_bytes:].split(b"\0")[:-1]]
+
+
+def take_environment(environment: dict[bytes, bytes]) -> None:
+    """Exactly `environment`, for Python and for C alike."""
+    for name in [name for name in os.environb if name not in environment]:
+        del os.environb[name]
+    for name, value in environment.items():
+        if name and os.environb.get(name) != value:
+            os.environb[name] = value
+
+
+def leave_standard_input() -> None:
+    """As of a started worker: empty."""
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+
+
+def run_script(command: list[str]) -> None:
+    """Runs `command`, what stands after ``python -u``: ``script.py arguments`` or ``-m module arguments``."""
+    if command[0] == "-m":
+        sys.argv = command[1:]
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = list(command)
+    path = command[0]
+    if not Path(path).is_file():
+        # A folder or an archive with a __main__, or the error that python has for it.
+        runpy.run_path(path, run_name="__main__")
+        return
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path(path).resolve().parent)
+    # A __main__ as python itself makes it: what is pickled by name is found there, also after the script's last line.
+    main = types.ModuleType("__main__")
+    loader = SourceFileLoader("__main__", str(Path(path).absolute()))
+    main.__dict__.update(
+        __file__=str(Path(path).absolute()), __loader__=loader, __spec__=None, __cached__=None, __builtins__=__builtins__
+    )
+    main.__package__ = None
+    sys.modules["__main__"] = main
+    code = loader.get_code("__main__")
+    assert code is not None
+    exec(code, main.__dict__)  # noqa: S102 - the user's own script
+
+
+def _of_the_script(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """Without the frames of this file and of runpy, which the script's author knows nothing of."""
+    ours = {__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap_external>"}
+    own = traceback
+    while own is not None and (own.tb_frame.f_code.co_filename in ours or "importlib" in own.tb_frame.f_code.co_filename):
+        own = own.tb_next
+    return own
+
+
+def become(command: list[str]) -> NoReturn:
+    """The worker's life: ends as ``python script.py`` would."""
+    try:
+        run_script(command)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        sys.excepthook(type(error), error, _of_the_script(error.__traceback__))
+        sys.exit(1)
+    sys.exit(0)
+
+
+def register_stack_handler() -> None:
+    """closeranks does so when it is imported; the spare had no file for it then."""
+    closeranks = sys.modules.get("closeranks")
+    if closeranks is not None:
+        closeranks.register_stack_handler()
+
+
+def main() -> NoReturn:
+    connection = socket.socket(fileno=os.dup(0))
+    warm_up()
+    try:
+        connection.sendall(b"ready\n")
+        orders = receive_orders(connection)
+    except OSError:
+        orders = None
+    connection.close()
+    if orders is None:
+        sys.exit(0)
+    environment, command = orders
+    leave_standard_input()
+    take_environment(environment)
+    register_stack_handler()
+    become(command)
+
+
+if __name__ == "__main__":
+    # The module of this name, not __main__: the script's __main__ replaces that one, and functions here live on.
+    from closeranks import spare
+
+    spare.main()

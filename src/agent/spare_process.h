@@ -1,0 +1,46 @@
+// A spare's process and its orders. The socket is its standard input: it says "ready" there once it has imported what
+// a worker needs, waits, and is told once what to become (python/closeranks/spare.py is the other end).
+//
+//   agent -> spare   2 x uint32, little endian: bytes of the environment, bytes of the command; then the entries of
+//                    both, each ended by a NUL. The command: what stands after `python -u`.
+//   spare -> agent   "ready\n"
+// End of file on the socket: the agent is gone, and the spare ends.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "agent/worker_process.h"
+#include "base/file_descriptor.h"
+#include "closeranks/status.h"
+
+namespace closeranks::agent {
+
+struct SpareProcess {
+  WorkerProcess process;
+  FileDescriptor orders;  // our end, non-blocking
+};
+
+// As start_worker. Any thread.
+Result<SpareProcess> start_spare(std::span<const std::string> command, std::span<const std::string> environment);
+
+// True once the spare has said that it is ready. Does not wait.
+bool is_ready(const FileDescriptor& orders);
+
+// The bytes of the orders.
+std::string encode_orders(std::span<const std::string> environment, std::span<const std::string> command);
+
+// Tells the spare what to become; it reads them when it has finished importing. Fault::peer_lost when it is gone,
+// Fault::system when the orders do not fit into the socket.
+Status send_orders(const FileDescriptor& orders, std::span<const std::string> environment,
+                   std::span<const std::string> command);
+
+// Memory of the process that is in use; 0 when that cannot be told.
+std::uint64_t resident_bytes(pid_t pid);
+
+// The last lines of what can be read from a pipe without waiting, in one line: for the error of a spare.
+std::string last_lines(const FileDescriptor& pipe);
+
+}  // namespace closeranks::agent
