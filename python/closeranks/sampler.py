@@ -113,6 +113,7 @@ class ElasticSampler(Sampler[int]):
         """The step of `turn` is done: the samples of the slots in `used` are used, the others' stay in their queues."""
         deal = self._current()
         assert (turn.epoch, turn.round) == (deal.epoch, deal.round), "a turn is committed in its own round"
+        self.ledger.add_deal(deal)
         for slot, count in sorted(turn.takes.items()):
             if slot in used and count > 0:
                 start = self._cursors.get(slot, 0)
@@ -201,7 +202,6 @@ class ElasticSampler(Sampler[int]):
 
     def _set_deal(self, deal: Deal) -> None:
         self._deal, self._cursors, self._spent, self._redeal = deal, {}, False, False
-        self.ledger.add_deal(deal)
 
     def _left_of(self, slot: int) -> int:
         return self._current().queue_length(slot) - self._cursors.get(slot, 0)
