@@ -1,5 +1,6 @@
 // What a member does before its machine runs an entry: getting hold of the others' memory, copying its data in,
 // describing the call, entering.
+#include <algorithm>
 #include <string>
 
 #include "simulator/algorithm_text.h"
@@ -7,12 +8,28 @@
 
 namespace closeranks::simulator {
 
+// What a member's `connected` must be for its epoch of the group.
+std::uint64_t AlgorithmWorld::connected_word(const Member& member) const {
+  return setting_->scenario.rules.connect_per_epoch ? algorithm::connected_word(member.machine.epoch()) : 1;
+}
+
 // Memory is got from its living owner. Connected: this member holds the memory of all present ones.
 bool AlgorithmWorld::may_connect(std::uint32_t index) {
-  if (memory_.connected(Rank{index}) != 0) {
+  const Member& member = members_[index];
+  const bool frozen = member.machine.frozen() && setting_->scenario.rejoin_at;  // a newcomer has not joined yet
+  if (frozen) {
     return false;
   }
-  const Member& member = members_[index];
+  if (memory_.connected(Rank{index}) >= connected_word(member)) {
+    // Without the rule, memory is got all the same, at some time.
+    for (std::uint32_t other = 0; !setting_->scenario.rules.connect_per_epoch && other < count(); ++other) {
+      const bool held = (member.holds >> other & 1) != 0;
+      if (member.machine.present()[other] && !held && members_[other].alive) {
+        return true;
+      }
+    }
+    return false;
+  }
   for (std::uint32_t other = 0; other < count(); ++other) {
     const bool held = (member.holds >> other & 1) != 0;
     if (member.machine.present()[other] && !held && !members_[other].alive) {
@@ -26,13 +43,13 @@ void AlgorithmWorld::connect(std::uint32_t index) {
   for (std::uint32_t other = 0; other < count(); ++other) {
     members_[index].holds |= members_[other].alive ? std::uint32_t{1} << other : 0;
   }
-  memory_.connected(Rank{index}) = 1;
+  memory_.connected(Rank{index}) = std::max(memory_.connected(Rank{index}), connected_word(members_[index]));
 }
 
 bool AlgorithmWorld::all_connected(const Member& member) {
   for (std::uint32_t other = 0; other < count(); ++other) {
     const bool held = (member.holds >> other & 1) != 0;
-    if (member.machine.present()[other] && (!held || memory_.connected(Rank{other}) == 0)) {
+    if (member.machine.present()[other] && (!held || memory_.connected(Rank{other}) < connected_word(member))) {
       return false;
     }
   }
@@ -47,13 +64,13 @@ bool AlgorithmWorld::may_go_on_entering(std::uint32_t index) {
     return true;  // entered already, data still to come
   }
   const std::uint64_t sequence = member.machine.next_sequence();
-  if (sequence >= scenario.calls.size()) {
+  if (sequence >= scenario.calls.size() || (scenario.rejoin_at == sequence && !boundary_passed_)) {
     return false;
   }
   const bool region_free = sequence < scenario.regions || member.machine.completed() > sequence - scenario.regions;
   const bool copying = scenario.cut_entering && member.entering < Entering::copied;
   const MemoryView view(memory_, unmapped_for(member));
-  if (sequence == 0 && scenario.surrounding.connect_before_entering && !all_connected(member)) {
+  if (sequence == member.machine.base() && scenario.surrounding.connect_before_entering && !all_connected(member)) {
     return false;
   }
   return region_free && !member.machine.failure() && (copying || member.machine.may_enter(view));
@@ -79,7 +96,8 @@ void AlgorithmWorld::go_on_entering(std::uint32_t index, std::string* line) {
     }
   };
   const auto enter = [&] {
-    member.machine.enter({sequence, plan, setting_->signature(rank, sequence)});
+    const std::uint64_t step_start = sequence - sequence % scenario.entries_per_step;
+    member.machine.enter({sequence, plan, setting_->signature(rank, sequence), step_start});
     memory_.entered(rank) = sequence + 1;
   };
   const char* did = "enters";

@@ -43,6 +43,9 @@ std::string describe(const AlgorithmScenario& scenario) {
     }
   }
   text << "], crashes " << scenario.crashes << ", coordinator restarts " << scenario.restarts;
+  if (scenario.rejoin_at) {
+    text << ", a newcomer may come in before entry " << *scenario.rejoin_at;
+  }
   if (scenario.lowest_member_is_root) {
     text << ", the lowest member is root";
   }
@@ -108,6 +111,8 @@ std::uint64_t AlgorithmSetting::signature(Rank member, std::uint64_t sequence) c
 AlgorithmMemory::AlgorithmMemory(std::shared_ptr<const AlgorithmSetting> setting) : setting_(std::move(setting)) {
   words_.resize(std::size_t{setting_->scenario.members} * setting_->member_words);
 }
+
+void AlgorithmMemory::clear(Rank member) { std::fill_n(&at(member, 0), setting_->member_words, 0); }
 
 std::uint32_t AlgorithmMemory::ring_slot(std::uint64_t sequence) const {
   const AlgorithmScenario& scenario = setting_->scenario;

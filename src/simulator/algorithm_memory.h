@@ -40,6 +40,9 @@ class AlgorithmMemory {
   Value& input(Rank member, std::uint64_t sequence, std::uint32_t cell);
   Value& output(Rank member, std::uint64_t sequence, std::uint32_t cell);
 
+  // A newcomer's memory: all zeros.
+  void clear(Rank member);
+
   [[nodiscard]] const std::vector<std::uint64_t>& words() const { return words_; }
 
  private:

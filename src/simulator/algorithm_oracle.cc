@@ -128,12 +128,23 @@ void AlgorithmWorld::check_completion(std::uint32_t index, const Action& action)
     if (noticed_nothing) {
       fail(who + " although member " + std::to_string(scenario.odd->member.value()) + " made another call");
     }
+    const std::uint64_t step_start = sequence - sequence % scenario.entries_per_step;
+    const std::uint32_t began = contributor_bits(member, std::max(step_start, member.machine.base()));
+    if (scenario.policy == Policy::exact && (began & ~detail) != 0) {
+      fail(who + " without a member that has given input to the same step");
+    }
+  } else if (action.outcome == Fault::incomplete) {
+    result = Result::incomplete;
+    detail = action.culprit.value();
+    if (scenario.policy != Policy::exact || member.machine.contributes(action.culprit, sequence)) {
+      fail(who + " as incomplete, although it is not");
+    }
   } else if (action.outcome == Fault::peer_lost) {
     result = Result::lost;
     detail = action.culprit.value();
     const bool unrepaired = kind == OpKind::gather || kind == OpKind::scatter ||
                             (kind == OpKind::broadcast && !scenario.lowest_member_is_root);
-    if (scenario.policy == Policy::repair && !unrepaired) {
+    if (scenario.policy != Policy::fail && !unrepaired) {
       fail(who + " with a lost peer, although its kind is repaired");
     }
     const Member& culprit = members_[action.culprit.value()];
@@ -160,7 +171,7 @@ void AlgorithmWorld::check_completion(std::uint32_t index, const Action& action)
     }
     // Under `fail` a member may learn of the mismatch, or of the loss, first; both are failures.
     const bool both_fail = static_cast<Result>(theirs >> 32) != Result::success && result != Result::success;
-    if (!both_fail || scenario.policy == Policy::repair) {
+    if (!both_fail || scenario.policy != Policy::fail) {
       fail(who + " otherwise than member " + std::to_string(other) + " did");
     }
   }

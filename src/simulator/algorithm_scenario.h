@@ -50,8 +50,11 @@ struct AlgorithmScenario {
   std::uint32_t crashes = 1;   // members that may die, at any step, in the middle of a write too
   std::uint32_t restarts = 0;  // of the coordinator, in the middle of a view change
   bool connecting = false;     // members start without each other's memory and get hold of it one after the other
-  bool cut_entering = false;   // copying in, describing and entering as steps of their own
-  bool cut_reducing = true;    // reducing in two halves
+  // Nobody enters this entry before a newcomer has taken a lost member's place, or the boundary is passed without one.
+  std::optional<std::uint64_t> rejoin_at;
+  std::uint64_t entries_per_step = 2;  // between two boundaries (policy exact)
+  bool cut_entering = false;           // copying in, describing and entering as steps of their own
+  bool cut_reducing = true;            // reducing in two halves
   algorithm::Rules rules;
   membership::Rules resolving;  // of resolve_group()
   SurroundingRules surrounding;

@@ -81,8 +81,11 @@ struct Weather {
       case Step::Kind::lose:
         return speed[step.member] + view_speed;
       case Step::Kind::propose:
+      case Step::Kind::join:
       case Step::Kind::fence:
         return view_speed;
+      case Step::Kind::pass:
+        return 1;
       case Step::Kind::crash:
       case Step::Kind::suspect:
       case Step::Kind::restart:

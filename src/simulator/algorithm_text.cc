@@ -30,10 +30,11 @@ std::string describe(const Action& action) {
              entry;
     case Action::Kind::complete: {
       const std::string culprit = std::to_string(action.culprit.value());
-      const std::string how = action.outcome == Fault::none        ? ""
-                              : action.outcome == Fault::peer_lost ? ": peer " + culprit + " lost"
-                              : action.outcome == Fault::mismatch  ? ": mismatch, member " + culprit
-                                                                   : ": failed";
+      const std::string how = action.outcome == Fault::none         ? ""
+                              : action.outcome == Fault::peer_lost  ? ": peer " + culprit + " lost"
+                              : action.outcome == Fault::incomplete ? ": lacks the input of " + culprit
+                              : action.outcome == Fault::mismatch   ? ": mismatch, member " + culprit
+                                                                    : ": failed";
       return "completes entry " + std::to_string(action.sequence) + how;
     }
     case Action::Kind::publish_completed:
@@ -60,6 +61,10 @@ std::string describe(const Step& step, ViewNumber view) {
       return member + " installs its view";
     case Step::Kind::propose:
       return "coordinator proposes view " + number;
+    case Step::Kind::join:
+      return "a newcomer takes the place of " + member + ": the coordinator decides view " + number;
+    case Step::Kind::pass:
+      return "the boundary is passed without a newcomer";
     case Step::Kind::fence:
       return member + " is killed, long after it was suspected";
     case Step::Kind::crash:

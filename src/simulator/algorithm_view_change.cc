@@ -75,8 +75,13 @@ void AlgorithmWorld::propose() {
   std::fill(answers_.begin(), answers_.end(), Answer{});
 }
 
+// Newcomers have ids that were never used before.
+WorkerId AlgorithmWorld::worker(std::uint32_t member) const {
+  return WorkerId{member + std::uint64_t{AlgorithmScenario::max_members} * generation_[member]};
+}
+
 membership::ExcludedMember AlgorithmWorld::excluded_member(std::uint32_t member) const {
-  return {WorkerId{member}, Slot{member}, excluded_in_[member], "killed by signal 9"};
+  return {worker(member), Slot{member}, excluded_in_[member], "killed by signal 9"};
 }
 
 void AlgorithmWorld::freeze(std::uint32_t index) {
@@ -87,12 +92,13 @@ void AlgorithmWorld::freeze(std::uint32_t index) {
   digest.add(status->entered << 32 | status->completed);
   digest.add(status->departures);
   digest.add(status->failed);
+  digest.add(status->epoch.n << 32 | status->base);
   for (const std::uint8_t excluded : exclusions_) {
     const bool known = std::any_of(status->departures.begin(), status->departures.end(),
-                                   [excluded](const auto& d) { return d.slot == Slot{excluded}; });
+                                   [&](const auto& d) { return d.worker == worker(excluded); });
     if (!known) {
       const std::uint64_t entered = memory_.entered(Rank{excluded});
-      status->observed.push_back({WorkerId{excluded}, entered});
+      status->observed.push_back({worker(excluded), entered});
       digest.add(std::uint64_t{excluded} << 32 | entered);
     }
   }
@@ -114,9 +120,9 @@ void AlgorithmWorld::resolve() {
   }
   std::vector<membership::ExcludedMember> newly;
   for (const std::uint8_t excluded : exclusions_) {
-    const bool known = std::any_of(statuses.begin(), statuses.end(), [excluded](const auto& status) {
+    const bool known = std::any_of(statuses.begin(), statuses.end(), [&](const auto& status) {
       return std::any_of(status.departures.begin(), status.departures.end(),
-                         [excluded](const auto& d) { return d.slot == Slot{excluded}; });
+                         [&](const auto& d) { return d.worker == worker(excluded); });
     });
     if (!known) {
       newly.push_back(excluded_member(excluded));
@@ -125,10 +131,15 @@ void AlgorithmWorld::resolve() {
   auto resolution = std::make_shared<const membership::GroupResolution>(
       membership::resolve_group(statuses, view_, newly, setting_->scenario.resolving));
   check_decision(*resolution);
+  decide(std::move(resolution));
+}
+
+void AlgorithmWorld::decide(std::shared_ptr<const membership::GroupResolution> resolution) {
   Digest digest;
   digest.add(view_.n << 16 | view_.term);
   digest.add(resolution->departures);
   digest.add(resolution->failed);
+  digest.add(resolution->epoch.n << 32 | resolution->base);
   for (std::uint32_t index = 0; index < count(); ++index) {
     if (in_job(index)) {
       decisions_[index] = {resolution, digest.value()};
@@ -140,7 +151,11 @@ void AlgorithmWorld::resolve() {
 
 void AlgorithmWorld::install(std::uint32_t index) {
   const Decision decision = std::exchange(decisions_[index], Decision{});
-  members_[index].machine.install(*decision.resolution);
+  if (decision.resolution->epoch > members_[index].machine.epoch()) {
+    start_anew(index, *decision.resolution);
+  } else {
+    members_[index].machine.install(*decision.resolution);
+  }
 }
 
 void AlgorithmWorld::restart_coordinator() {

@@ -16,20 +16,8 @@ using algorithm::DecisionWord;
 AlgorithmWorld::AlgorithmWorld(std::shared_ptr<const AlgorithmSetting> setting)
     : setting_(std::move(setting)), memory_(setting_) {
   const AlgorithmScenario& scenario = setting_->scenario;
-  std::vector<Slot> slots;
   for (std::uint32_t member = 0; member < scenario.members; ++member) {
-    slots.push_back(Slot{member});
-  }
-  for (std::uint32_t member = 0; member < scenario.members; ++member) {
-    algorithm::MachineOptions options;
-    options.members = scenario.members;
-    options.self = Rank{member};
-    options.slots = slots;
-    options.policy = scenario.policy;
-    options.lowest_member_is_root = scenario.lowest_member_is_root;
-    options.window = scenario.window;
-    options.rules = scenario.rules;
-    Member& added = members_.emplace_back(algorithm::GroupMachine(std::move(options)));
+    Member& added = members_.emplace_back(make_member(member));
     added.holds = scenario.connecting ? std::uint32_t{1} << member : (std::uint32_t{1} << scenario.members) - 1;
     memory_.connected(Rank{member}) = scenario.connecting ? 0 : 1;
   }
@@ -37,6 +25,21 @@ AlgorithmWorld::AlgorithmWorld(std::shared_ptr<const AlgorithmSetting> setting)
   decisions_.resize(scenario.members);
   results_.resize(scenario.members * scenario.calls.size());
   writers_.resize(scenario.calls.size() * setting_->blocks);
+}
+
+AlgorithmWorld::Member AlgorithmWorld::make_member(std::uint32_t member) const {
+  const AlgorithmScenario& scenario = setting_->scenario;
+  algorithm::MachineOptions options;
+  options.members = scenario.members;
+  options.self = Rank{member};
+  for (std::uint32_t slot = 0; slot < scenario.members; ++slot) {
+    options.slots.push_back(Slot{slot});
+  }
+  options.policy = scenario.policy;
+  options.lowest_member_is_root = scenario.lowest_member_is_root;
+  options.window = scenario.window;
+  options.rules = scenario.rules;
+  return Member(algorithm::GroupMachine(std::move(options)));
 }
 
 std::uint32_t AlgorithmWorld::unmapped_for(const Member& member) const {
@@ -83,6 +86,7 @@ void AlgorithmWorld::list_steps(std::vector<Step>& steps) {
   }
   if (scenario.coordinated) {
     list_view_steps(steps);
+    list_join_steps(steps);
   }
 }
 
@@ -123,6 +127,12 @@ void AlgorithmWorld::apply(const Step& step, std::string* line) {
       break;
     case Step::Kind::install:
       install(step.member);
+      break;
+    case Step::Kind::join:
+      join(step.member);
+      break;
+    case Step::Kind::pass:
+      boundary_passed_ = true;
       break;
     case Step::Kind::restart:
       restart_coordinator();
@@ -242,8 +252,8 @@ std::uint64_t AlgorithmWorld::hash() const {
   for (std::uint32_t index = 0; index < count(); ++index) {
     const Member& member = members_[index];
     add(member.alive | member.suspected << 1 | member.told << 2 | member.early << 3 | excluded_[index] << 4 |
-        std::uint64_t{member.holds} << 24 | static_cast<std::uint64_t>(member.entering) << 8 |
-        static_cast<std::uint64_t>(member.pending.kind) << 16);
+        std::uint64_t{member.holds} << 24 | std::uint64_t{generation_[index]} << 40 |
+        static_cast<std::uint64_t>(member.entering) << 8 | static_cast<std::uint64_t>(member.pending.kind) << 16);
     add(answers_[index].digest);
     add(decisions_[index].digest);
     if (member.alive) {
@@ -263,7 +273,8 @@ std::uint64_t AlgorithmWorld::hash() const {
   for (const std::uint8_t member : exclusions_) {
     add(member);
   }
-  add(crashes_ | std::uint64_t{restarts_} << 16 | std::uint64_t{collecting_} << 32);
+  add(crashes_ | std::uint64_t{restarts_} << 16 | std::uint64_t{collecting_} << 32 |
+      std::uint64_t{boundary_passed_} << 33);
   add(view_.n << 16 | view_.term);
   return hash;
 }

@@ -28,6 +28,8 @@ struct Step {
     freeze,   // the proposal reaches the member, which answers with its status
     install,  // the decision reaches the member
     propose,  // the coordinator proposes to exclude all it suspects
+    join,     // a newcomer takes the vacant place of the member
+    pass,     // the boundary is passed without a newcomer
     fence,    // a suspect is killed late (surrounding rule fence_before_propose off)
     crash,    // the member dies
     suspect,  // the member is suspected wrongly
@@ -60,8 +62,9 @@ class AlgorithmWorld {
  private:
   // How far the user has come with his next call.
   enum class Entering : std::uint8_t { idle, first_half, copied, described };
-  enum class Result : std::uint8_t { open, success, lost, mismatch };
+  enum class Result : std::uint8_t { open, success, lost, incomplete, mismatch };
 
+  using Generations = std::array<std::uint8_t, AlgorithmScenario::max_members>;
   struct Member {
     explicit Member(algorithm::GroupMachine the_machine) : machine(std::move(the_machine)) {}
     algorithm::GroupMachine machine;
@@ -71,7 +74,8 @@ class AlgorithmWorld {
     bool told = false;   // of a lost peer
     bool early = false;  // entered before its data (rule entered_after_data off)
     Entering entering = Entering::idle;
-    std::uint32_t holds = 0;  // bit r: the memory of rank r
+    std::uint32_t holds = 0;          // bit r: the memory of rank r
+    Generations known_generations{};  // of the members whose memory it holds or will get
   };
 
   // Survivor's answer and coordinator's decision, with a digest for hashing.
@@ -88,7 +92,15 @@ class AlgorithmWorld {
   [[nodiscard]] std::uint32_t unmapped_for(const Member& member) const;
   [[nodiscard]] bool in_job(std::uint32_t member) const { return !excluded_[member]; }
 
+  [[nodiscard]] Member make_member(std::uint32_t member) const;
+
+  // algorithm_joining.cc
+  void list_join_steps(std::vector<Step>& steps);
+  void join(std::uint32_t member);
+  void start_anew(std::uint32_t member, const membership::GroupResolution& resolution);
+
   // algorithm_entering.cc
+  [[nodiscard]] std::uint64_t connected_word(const Member& member) const;
   [[nodiscard]] bool may_connect(std::uint32_t member);
   [[nodiscard]] bool all_connected(const Member& member);
   void connect(std::uint32_t member);
@@ -105,8 +117,10 @@ class AlgorithmWorld {
   void propose();
   void freeze(std::uint32_t member);
   void resolve();
+  void decide(std::shared_ptr<const membership::GroupResolution> resolution);
   void install(std::uint32_t member);
   void restart_coordinator();
+  [[nodiscard]] WorkerId worker(std::uint32_t member) const;
   [[nodiscard]] membership::ExcludedMember excluded_member(std::uint32_t member) const;
 
   // algorithm_oracle.cc
@@ -128,6 +142,8 @@ class AlgorithmWorld {
   std::vector<Member> members_;
   std::uint32_t crashes_ = 0;
   std::uint32_t restarts_ = 0;
+  bool boundary_passed_ = false;  // before entry rejoin_at
+  Generations generation_{};      // newcomers so far in each place
 
   // Coordinator.
   ViewNumber view_{1, 0};
