@@ -109,7 +109,16 @@ void bind_backend(py::module_& module) {
       .def("last_contributors",
            [](CloseranksBackend& self) { return slot_numbers(self.communicator().last_contributors().slots); })
       .def("present", [](CloseranksBackend& self) { return slot_numbers(self.communicator().present()); })
-      .def("recent_ops", [](CloseranksBackend& self) { return self.communicator().recent_ops(); })
+      .def(
+          "recent_ops",
+          [](CloseranksBackend& self, std::int64_t after) {
+            // Asked once a step: objects are made for what is new only.
+            std::vector<FinishedOp> ops = self.communicator().recent_ops();
+            std::erase_if(ops,
+                          [after](const FinishedOp& op) { return static_cast<std::int64_t>(op.sequence) <= after; });
+            return ops;
+          },
+          py::arg("after") = -1)
       .def(
           "set_weight",
           [](CloseranksBackend& self, double weight) { throw_unless_ok(self.communicator().set_weight(weight)); },

@@ -53,6 +53,6 @@ def present(group: dist.ProcessGroup | None = None) -> list[int]:
     return backend_of(group).present()
 
 
-def recent_ops(group: dist.ProcessGroup | None = None) -> list[_closeranks.FinishedOp]:
-    """Returns the group's last finished ops, at most 256, oldest first."""
-    return backend_of(group).recent_ops()
+def recent_ops(group: dist.ProcessGroup | None = None, after: int = -1) -> list[_closeranks.FinishedOp]:
+    """Returns the group's last finished ops with a sequence above `after`, at most 256, oldest first."""
+    return backend_of(group).recent_ops(after)

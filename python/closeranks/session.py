@@ -338,7 +338,7 @@ class Session:
     def _ops_since(self) -> list[Any]:
         """The ops of the model's group that have finished since this was last asked."""
         assert self._ddp is not None
-        ops = [op for op in backend_of(self._ddp.process_group).recent_ops() if op.sequence > self._last_op]
+        ops = backend_of(self._ddp.process_group).recent_ops(self._last_op)
         if ops:
             self._last_op = ops[-1].sequence
         return ops

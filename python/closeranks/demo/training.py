@@ -128,10 +128,9 @@ def main() -> None:
                 loss.backward()
                 optimizer.step()
             log.write(step=session.step, loss=loss.item(), time=time.time(), present=session.present)
-            for op in closeranks.recent_ops(model.process_group):
-                if op.sequence > last_op:
-                    last_op = op.sequence
-                    log.write(op=op.sequence, kind=op.kind, time=op.time, contributors=op.contributors)
+            for op in closeranks.recent_ops(model.process_group, last_op):
+                last_op = op.sequence
+                log.write(op=op.sequence, kind=op.kind, time=op.time, contributors=op.contributors)
             log.flush()
         scheduler.step()
 
