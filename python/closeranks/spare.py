@@ -1,9 +1,9 @@
 """A spare: a process that has imported what a worker needs, and waits to become one.
 
 ``closeranks run`` starts it with a socket as its standard input (src/agent/spare_process.h has the format). It says
-``ready`` there, waits, and is told once which environment and which script it is to have. From then on it is that worker:
-the same process, with an empty standard input, its own ``__main__``, and nothing of the spare in its tracebacks. End of
-file instead of orders means that the agent is gone: the spare ends.
+``ready`` there, waits, and is told once which environment and which script it is to have. From then on it is that
+worker: the same process, with an empty standard input, its own ``__main__``, and nothing of the spare in its
+tracebacks. End of file instead of orders means that the agent is gone: the spare ends.
 """
 
 from __future__ import annotations
@@ -89,8 +89,12 @@ def leave_standard_input() -> None:
 def run_script(command: list[str]) -> None:
     """Runs `command`, what stands after ``python -u``: ``script.py arguments`` or ``-m module arguments``."""
     if command[0] == "-m":
+        # What `python -m` itself calls; it runs in the __main__ that it finds.
         sys.argv = command[1:]
-        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        if not sys.flags.safe_path:
+            sys.path[0] = str(Path.cwd())
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        runpy._run_module_as_main(command[1], alter_argv=True)  # type: ignore[attr-defined]
         return
     sys.argv = list(command)
     path = command[0]
@@ -104,20 +108,26 @@ def run_script(command: list[str]) -> None:
     main = types.ModuleType("__main__")
     loader = SourceFileLoader("__main__", str(Path(path).absolute()))
     main.__dict__.update(
-        __file__=str(Path(path).absolute()), __loader__=loader, __spec__=None, __cached__=None, __builtins__=__builtins__
+        __file__=str(Path(path).absolute()),
+        __loader__=loader,
+        __spec__=None,
+        __cached__=None,
+        __builtins__=__builtins__,
     )
     main.__package__ = None
     sys.modules["__main__"] = main
     code = loader.get_code("__main__")
     assert code is not None
-    exec(code, main.__dict__)  # noqa: S102 - the user's own script
+    exec(code, main.__dict__)
 
 
 def _of_the_script(traceback: types.TracebackType | None) -> types.TracebackType | None:
     """Without the frames of this file and of runpy, which the script's author knows nothing of."""
     ours = {__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap_external>"}
     own = traceback
-    while own is not None and (own.tb_frame.f_code.co_filename in ours or "importlib" in own.tb_frame.f_code.co_filename):
+    while own is not None and (
+        own.tb_frame.f_code.co_filename in ours or "importlib" in own.tb_frame.f_code.co_filename
+    ):
         own = own.tb_next
     return own
 
@@ -129,13 +139,14 @@ def become(command: list[str]) -> NoReturn:
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:
-        sys.excepthook(type(error), error, _of_the_script(error.__traceback__))
+        own = _of_the_script(error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(own), own)
         sys.exit(1)
     sys.exit(0)
 
 
 def register_stack_handler() -> None:
-    """closeranks does so when it is imported; the spare had no file for it then."""
+    """As closeranks does when it is imported; the spare had no file for it then."""
     closeranks = sys.modules.get("closeranks")
     if closeranks is not None:
         closeranks.register_stack_handler()
@@ -157,10 +168,3 @@ def main() -> NoReturn:
     take_environment(environment)
     register_stack_handler()
     become(command)
-
-
-if __name__ == "__main__":
-    # The module of this name, not __main__: the script's __main__ replaces that one, and functions here live on.
-    from closeranks import spare
-
-    spare.main()

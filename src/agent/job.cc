@@ -110,7 +110,7 @@ Status Job::start_coordinator() {
   coordinator::ServerOptions server;
   server.job = facts_.job;
   server.token = facts_.token;
-  server.min_present = options_.shrink ? options_.min_present : 1;
+  server.min_present = options_.min_present;
   server.shrink = options_.shrink;
   for (std::uint32_t slot = 0; slot < options_.workers; ++slot) {
     server.roster.push_back({WorkerId(slot), Slot(slot), host_});

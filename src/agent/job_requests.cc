@@ -68,7 +68,9 @@ std::string Job::status() const {
       {"spares", ordered_json::array()},
   };
   for (const WorkerId id : in_slot_) {
-    const Worker& worker = workers_.at(id);
+    const auto found = workers_.find(id);
+    if (found == workers_.end()) continue;  // it could not be started, and the job is about to end
+    const Worker& worker = found->second;
     const bool in_view = verdict_.has_joined(id) && !verdict_.is_excluded(id);
     const char* state = worker.out                 ? "vacant"
                         : worker.exited && in_view ? "ended"

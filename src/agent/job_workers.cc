@@ -7,6 +7,7 @@
 #include "agent/slot_names.h"
 #include "agent/spare_process.h"
 #include "agent/worker_process.h"
+#include "transport/process_state.h"
 
 namespace closeranks::agent {
 namespace {
@@ -98,7 +99,9 @@ bool Job::announce(WorkerId id, Slot slot) {
 std::optional<WorkerId> Job::take_spare() {
   std::optional<WorkerId> best;
   for (const auto& [id, worker] : workers_) {
-    if (worker.slot.has_value() || worker.exited || !worker.orders.valid()) continue;
+    if (worker.slot.has_value() || worker.exited || worker.killed || !worker.orders.valid()) continue;
+    const auto state = transport::process_state(worker.pid);
+    if (!state.has_value() || state->letter == 'Z' || state->letter == 'T') continue;
     if (!best.has_value() || (worker.ready && !workers_.at(*best).ready)) best = id;
   }
   return best;
@@ -113,13 +116,9 @@ Status Job::hand_over(WorkerId id, Slot slot) {
 
 void Job::start_replacement(Slot slot) {
   const auto now = Clock::now();
-  const auto again = [&](const std::string& why) {
-    output_->say("a new worker for slot " + std::to_string(slot.value()) + " cannot be started: " + why);
-    replacements_.worker_out(slot, ReplacementPolicy::Out::early, why, now);
-  };
   const std::optional<WorkerId> spare = take_spare();
   const WorkerId id = spare.has_value() ? *spare : fresh_worker();
-  if (!announce(id, slot)) return again("the coordinator cannot be reached");
+  if (!announce(id, slot)) return replacements_.put_off(slot, now + deadlines::reconnect);
   if (spare.has_value()) {
     spares_.taken(now);
     output_->say("slot " + std::to_string(slot.value()) + ": a spare takes it (worker " + std::to_string(id.value()) +
@@ -132,7 +131,8 @@ void Job::start_replacement(Slot slot) {
     // Announced, and there will be no process: as good as ended.
     send(membership::Exited{id, 127 << 8, status.message()});
     verdict_.exited(id, 127 << 8, status.message());
-    return again(status.message());
+    output_->say("a new worker for slot " + std::to_string(slot.value()) + " cannot be started: " + status.message());
+    return replacements_.worker_out(slot, ReplacementPolicy::Out::early, status.message(), now);
   }
   output_->say("slot " + std::to_string(slot.value()) + ": a new worker is started (worker " +
                std::to_string(id.value()) + ", pid " + std::to_string(workers_.at(id).pid) + ")");

@@ -41,6 +41,12 @@ void ReplacementPolicy::worker_out(Slot slot, Out how, const std::string& reason
   ++place.in_a_row;
 }
 
+void ReplacementPolicy::put_off(Slot slot, Time when) {
+  Place& place = places_.at(slot.value());
+  place.state = State::waiting;
+  place.due = when;
+}
+
 void ReplacementPolicy::first_step(Slot slot) { places_.at(slot.value()).in_a_row = 0; }
 
 void ReplacementPolicy::resize(std::uint32_t present, Time now) {

@@ -56,6 +56,8 @@ class ReplacementPolicy {
   void stop() { stopped_ = true; }
   // The worker of the slot is gone and in no view. Precondition: the slot is filled.
   void worker_out(Slot slot, Out how, const std::string& reason, Time now);
+  // What act() asked for could not be tried for reasons that are not the slot's; it is asked for again at `when`.
+  void put_off(Slot slot, Time when);
   // The slot's worker trains: what failed there before does not delay the next replacement.
   void first_step(Slot slot);
   // `closeranks job resize`: this many slots are to be filled. Growing fills the lowest vacant ones, given-up ones too;

@@ -55,6 +55,9 @@ Cast read_cast(const std::string& path, Slot victim) {
     } else if (kind == "worker_excluded") {
       cast.excluded.push_back(slot);
       if (slot == victim) cast.pid.reset();
+    } else if (kind == "worker_joined") {
+      // Its groups start anew over the present members.
+      std::erase(cast.excluded, slot);
     }
   }
   return cast;

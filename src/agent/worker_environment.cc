@@ -137,7 +137,9 @@ std::vector<std::string> worker_command(const LaunchOptions& options, const std:
   return command;
 }
 
-std::vector<std::string> spare_command(const std::string& python) { return {python, "-u", "-m", "closeranks.spare"}; }
+std::vector<std::string> spare_command(const std::string& python) {
+  return {python, "-u", "-c", "from closeranks.spare import main; main()"};
+}
 
 std::vector<std::string> spare_orders(const LaunchOptions& options) {
   std::vector<std::string> orders;

@@ -138,5 +138,21 @@ TEST(CommandLine, ShownSlots) {
   EXPECT_THAT(refusal({"--nproc-per-node", "2", "--local_ranks_filter", "2", "a.py"}), HasSubstr("slots below 2"));
 }
 
+TEST(CommandLine, ReplacementsSparesHangsAndGrace) {
+  const LaunchOptions plain = parse({"a.py"});
+  EXPECT_EQ(plain.max_replacements, 3u);
+  EXPECT_EQ(plain.spares, 1u);
+  EXPECT_FALSE(plain.hang_timeout.has_value()) << "it adapts";
+  EXPECT_EQ(plain.grace, milliseconds(30'000));
+  const LaunchOptions given =
+      parse({"--max-replacements", "0", "--spares=2", "--hang-timeout", "2.5", "--grace", "90", "a.py"});
+  EXPECT_EQ(given.max_replacements, 0u);
+  EXPECT_EQ(given.spares, 2u);
+  EXPECT_EQ(given.hang_timeout, milliseconds(2'500));
+  EXPECT_EQ(given.grace, milliseconds(90'000));
+  EXPECT_THAT(refusal({"--hang-timeout", "0", "a.py"}), HasSubstr("--hang-timeout takes seconds"));
+  EXPECT_THAT(refusal({"--spares", "17", "a.py"}), HasSubstr("--spares takes 0 to 16"));
+}
+
 }  // namespace
 }  // namespace closeranks::agent

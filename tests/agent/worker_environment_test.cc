@@ -110,7 +110,7 @@ TEST(WorkerEnvironment, ASpareHasNoSlotYet) {
 
 TEST(WorkerCommand, ASpareIsToldWhatToBecome) {
   LaunchOptions options = four_workers();
-  EXPECT_THAT(spare_command("py"), ElementsAre("py", "-u", "-m", "closeranks.spare"));
+  EXPECT_THAT(spare_command("py"), ElementsAre("py", "-u", "-c", "from closeranks.spare import main; main()"));
   EXPECT_THAT(spare_orders(options), ElementsAre("train.py", "--epochs", "3"));
   options.module = true;
   EXPECT_THAT(spare_orders(options), ElementsAre("-m", "train.py", "--epochs", "3"));

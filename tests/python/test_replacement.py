@@ -1,0 +1,300 @@
+"""Replacement by the agent, in real jobs: spares, slots given up, draining, `closeranks job`, hung workers' stacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import TOOL, leftovers, run
+from test_run_outcomes import Running
+
+pytestmark = pytest.mark.skipif(not Path(TOOL).exists(), reason=f"the tool is not built: {TOOL}")
+
+# A small model in a Session; what goes wrong is the test's to add, by slot and by life (0: the first of its slot).
+TRAINING = """
+import os, sys, time, signal
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+import closeranks
+
+slot = int(os.environ["RANK"])
+worker = int(os.environ["CLOSERANKS_WORKER"])
+replacement = worker != slot
+steps = int(sys.argv[1])
+
+def at_start(): pass
+def at_step(number): pass
+#FAULT
+at_start()
+closeranks.init()
+torch.manual_seed(1)
+data = TensorDataset(torch.randn(4096, 8), torch.randn(4096, 1))
+sampler = closeranks.ElasticSampler(data)
+model = closeranks.data_parallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+session = closeranks.Session(model, optimizer, sampler=sampler)
+loader = DataLoader(data, batch_size=4, sampler=sampler)
+for step in session.steps(loader, epochs=1000):
+    with step as (x, y):
+        time.sleep(0.02)
+        at_step(session.step)
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if session.step >= steps:
+        break
+print("slot", slot, "done", "after", session.step, "steps as worker", worker, flush=True)
+"""
+
+
+def training(folder: Path, fault: str, steps: int = 100) -> list[str]:
+    path = folder / "train.py"
+    path.write_text(TRAINING.replace("#FAULT", fault))
+    return [str(path), str(steps)]
+
+
+def wait_for_event(job: Running, name: str, times: int = 1, seconds: float = 60) -> list[dict[str, Any]]:
+    deadline = time.monotonic() + seconds
+    while True:
+        found = [e for e in job.events() if e["event"] == name] if job.events_file.exists() else []
+        if len(found) >= times:
+            return found
+        assert time.monotonic() < deadline, f"no {name} in {job.lines}"
+        assert job.process.poll() is None, f"the job has ended without {name}: {job.lines}"
+        time.sleep(0.02)
+
+
+def all_pids(job: Running) -> list[int]:
+    return [int(str(e["pid"])) for e in job.events() if e["event"] in ("worker_started", "spare_started")]
+
+
+def ask(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [TOOL, "job", *words, "--log-dir", str(folder / "log")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_spare_takes_the_slot_of_a_killed_worker(tmp_path: Path) -> None:
+    job = Running(tmp_path, training(tmp_path, ""), workers=2, flags=("--shrink",))
+    (spare, *_) = wait_for_event(job, "spare_started")
+    os.kill(job.pid(1), signal.SIGKILL)
+    (joined, *_) = wait_for_event(job, "first_step")
+    assert job.end() == 0
+    assert joined["slot"] == 1
+    started = [e for e in job.events() if e["event"] == "worker_started" and e["slot"] == 1]
+    assert [e["worker"] for e in started] == [1, spare["worker"]]
+    assert started[1]["pid"] == spare["pid"]
+    assert "MiB" in str(spare["detail"])
+    assert not leftovers(all_pids(job))
+    assert sum("done after" in line for line in job.lines) == 2, job.lines
+    assert list((tmp_path / "log").glob(f"*/slot-1.worker-{spare['worker']}.stdout.log"))
+
+
+def test_without_a_spare_a_new_process_is_started(tmp_path: Path) -> None:
+    job = Running(tmp_path, training(tmp_path, "", 400), workers=2, flags=("--shrink", "--spares", "0"))
+    wait_for_event(job, "session_started")
+    os.kill(job.pid(0), signal.SIGKILL)
+    (joined, *_) = wait_for_event(job, "first_step")
+    assert joined["slot"] == 0
+    assert job.end() == 0
+    assert not [e for e in job.events() if e["event"] == "spare_started"]
+
+
+def test_a_slot_whose_workers_fail_at_once_is_given_up(tmp_path: Path) -> None:
+    fault = """
+def at_start():
+    if replacement: raise RuntimeError("no such disk")
+"""
+    job = Running(tmp_path, training(tmp_path, fault, 600), workers=2, flags=("--shrink", "--spares", "0"))
+    wait_for_event(job, "session_started")
+    os.kill(job.pid(1), signal.SIGKILL)
+    (given_up, *_) = wait_for_event(job, "slot_given_up", seconds=90)
+    assert given_up["slot"] == 1
+    assert job.end() == 0, job.lines
+    started = [e for e in job.events() if e["event"] == "worker_started" and e["slot"] == 1]
+    assert len(started) == 4, "the first, and three that failed"
+    assert any("slot 1 is given up: 3 workers ended before a first step" in line for line in job.lines)
+    assert any("RuntimeError: no such disk" in line for line in job.lines)
+
+
+def test_zero_replacements_leave_the_slot_vacant(tmp_path: Path) -> None:
+    job = Running(tmp_path, training(tmp_path, ""), workers=2, flags=("--shrink", "--max-replacements", "0"))
+    wait_for_event(job, "session_started")
+    os.kill(job.pid(1), signal.SIGKILL)
+    assert job.end() == 0
+    assert len([e for e in job.events() if e["event"] == "worker_started"]) == 2
+    assert not [e for e in job.events() if e["event"] == "spare_started"]
+
+
+def test_a_script_without_a_session_pays_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch, time, os, signal, torch.distributed as dist\n"
+        "dist.init_process_group('closeranks')\n"
+        "for step in range(60):\n"
+        "    if step == 20 and dist.get_rank() == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    dist.all_reduce(torch.ones(8)); time.sleep(0.02)\n"
+    )
+    job = run(tmp_path, [str(path)], workers=3)
+    assert job.status == 0, job.output
+    assert not job.of("spare_started")
+    assert len(job.of("worker_started")) == 3
+
+
+def test_a_spare_that_dies_is_started_again(tmp_path: Path) -> None:
+    job = Running(tmp_path, training(tmp_path, "", 100_000), workers=2, flags=("--shrink",))
+    (spare, *_) = wait_for_event(job, "spare_started")
+    os.kill(int(str(spare["pid"])), signal.SIGKILL)
+    again = wait_for_event(job, "spare_started", times=2)
+    assert again[1]["worker"] != spare["worker"]
+    job.process.send_signal(signal.SIGINT)
+    assert job.end() == 130
+    assert not leftovers(all_pids(job))
+
+
+def test_sigterm_drains_a_session(tmp_path: Path) -> None:
+    job = Running(tmp_path, training(tmp_path, "", 100_000), workers=2, flags=("--shrink",))
+    wait_for_event(job, "spare_started")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end(30) == 128 + signal.SIGTERM
+    exits = [e for e in job.events() if e["event"] == "worker_exited" and e.get("slot") is not None]
+    assert [e["reason"] for e in exits] == ["exited with status 0"] * 2, job.lines
+    assert not leftovers(all_pids(job))
+
+
+def test_a_second_sigterm_does_not_wait(tmp_path: Path) -> None:
+    fault = """
+def at_step(number):
+    if number > 5: time.sleep(1000)
+"""
+    job = Running(tmp_path, training(tmp_path, fault), workers=2, flags=("--shrink",))
+    wait_for_event(job, "session_started")
+    time.sleep(1)
+    job.process.send_signal(signal.SIGTERM)
+    job.wait_for("leave at their next boundary")
+    start = time.monotonic()
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end(20) == 128 + signal.SIGTERM
+    assert time.monotonic() - start < 15
+    assert not leftovers(all_pids(job))
+
+
+def test_the_stack_of_a_hung_worker_is_shown(tmp_path: Path) -> None:
+    fault = """
+def wait_for_data():
+    while True: pass
+def at_step(number):
+    if slot == 1 and not replacement and number == 10: wait_for_data()
+"""
+    job = Running(tmp_path, training(tmp_path, fault, 60), workers=3, flags=("--shrink", "--hang-timeout", "2"))
+    (hung, *_) = wait_for_event(job, "worker_hung")
+    assert hung["slot"] == 1
+    wait_for_event(job, "first_step")
+    assert job.end() == 0
+    assert any("wait_for_data" in line and line.startswith("closeranks:") for line in job.lines), job.lines
+    (stack,) = (tmp_path / "log").glob("*/slot-1.stack.log")
+    assert "wait_for_data" in stack.read_text()
+
+
+def test_job_shrinks_and_grows(tmp_path: Path) -> None:
+    job = Running(tmp_path, training(tmp_path, "", 100_000), workers=3, flags=("--shrink",))
+    wait_for_event(job, "session_started")
+    shown = json.loads(ask(tmp_path, "status", "--json").stdout)
+    assert [slot["state"] for slot in shown["slots"]] == ["present"] * 3
+    assert shown["in_session"] is True
+    refused = ask(tmp_path, "resize", "4")
+    assert refused.returncode == 1
+    assert "1 to 3 workers" in refused.stderr
+    assert ask(tmp_path, "resize", "2").returncode == 0
+    (gone, *_) = wait_for_event(job, "worker_excluded")
+    assert gone["slot"] == 2
+    assert ask(tmp_path, "resize", "3").returncode == 0
+    (back, *_) = wait_for_event(job, "first_step")
+    assert back["slot"] == 2
+    assert "present" in ask(tmp_path, "status").stdout
+    job.process.send_signal(signal.SIGINT)
+    assert job.end() == 130
+    assert not leftovers(all_pids(job))
+
+
+def test_job_without_a_running_job_says_so(tmp_path: Path) -> None:
+    asked = ask(tmp_path, "status")
+    assert asked.returncode == 1
+    assert "no job runs with its logs in" in asked.stderr
+
+
+SPARE = [sys.executable, "-u", "-c", "import closeranks.spare as s; s.WARM = (); s.main()"]
+
+
+def become(folder: Path, *command: str, variables: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """A spare outside of any job, told to become `command`."""
+    ours, its = socket.socketpair()
+    process = subprocess.Popen(
+        SPARE,
+        stdin=its.fileno(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "OF_THE_SPARE": "1"},
+    )
+    its.close()
+    assert ours.recv(16) == b"ready\n"
+    environment = b"".join(
+        name + b"=" + value + b"\0"
+        for name, value in {
+            **os.environb,
+            **{os.fsencode(k): os.fsencode(v) for k, v in (variables or {}).items()},
+        }.items()
+    )
+    words = b"".join(os.fsencode(word) + b"\0" for word in command)
+    if command:
+        ours.sendall(struct.pack("<II", len(environment), len(words)) + environment + words)
+    ours.close()
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+def test_a_spare_becomes_the_script(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
+    (tmp_path / "train.py").write_text(
+        "import atexit, os, pickle, sys, beside\n"
+        "class Thing: pass\n"
+        "atexit.register(lambda: print('pickled', len(pickle.dumps(Thing())) > 0))\n"
+        "print(__name__, sys.argv[1:], os.environ['RANK'], 'OF_THE_SPARE' in os.environ, beside.WORD)\n"
+        "print('input', repr(sys.stdin.read()))\n"
+        "if 'fail' in sys.argv: raise ValueError('of the script')\n"
+        "if 'exit' in sys.argv: sys.exit(5)\n"
+    )
+    status, output, _ = become(tmp_path, "train.py", "a b", "c", variables={"RANK": "3"})
+    assert status == 0
+    assert output.splitlines() == ["__main__ ['a b', 'c'] 3 False beside", "input ''", "pickled True"]
+    status, output, _ = become(tmp_path, "-m", "train", "x", variables={"RANK": "3"})
+    assert status == 0
+    assert output.splitlines()[0] == "__main__ ['x'] 3 False beside"
+    assert output.splitlines()[-1] == "pickled True"
+    assert become(tmp_path, "train.py", "exit", variables={"RANK": "3"})[0] == 5
+    status, _, errors = become(tmp_path, "train.py", "fail", variables={"RANK": "3"})
+    assert status == 1
+    assert "ValueError: of the script" in errors
+    assert "spare.py" not in errors, "the script's author knows nothing of it"
+
+
+def test_a_spare_ends_with_its_agent(tmp_path: Path) -> None:
+    assert become(tmp_path)[0] == 0
+
+
+def test_a_spare_has_one_thread_when_it_is_ready() -> None:
+    text = "import os, closeranks.spare as s; s.warm_up(); print(len(os.listdir('/proc/self/task')))"
+    count = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=True)
+    assert count.stdout.split()[-1] == "1"
