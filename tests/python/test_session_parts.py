@@ -438,3 +438,97 @@ def test_sharded_models_are_refused() -> None:
     net.__class__ = type("FSDPLinear", (FSDPModule, nn.Linear), {})
     with pytest.raises(closeranks.Unsupported, match="sharded by FSDP"):
         closeranks.Session(net, torch.optim.SGD(net.parameters()))
+
+
+# ---- joins, with the job around the session played -------------------------------------------------------------------
+
+
+class Round(End):
+    """A join's round, as one of its members sees it. Both sit in slot 0: the newcomer takes over all that one does."""
+
+    def __init__(self, pipes: Pipes, step: int, outcome: bool) -> None:
+        super().__init__(pipes, 0, [0], [0])
+        self.step, self.outcome = step, outcome
+        self.finished: list[tuple[bool, str]] = []
+
+    def finish(self, ok: bool, reason: str = "") -> bool:
+        self.finished.append((ok, reason))
+        return ok and self.outcome
+
+
+class Joining(Losing):
+    """Lets somebody in at the boundaries of `rounds`."""
+
+    def __init__(self, pipes: Pipes, rounds: dict[int, bool]) -> None:
+        super().__init__()
+        self.pipes, self.rounds = pipes, rounds
+        self.served: list[Round] = []
+
+    def at_boundary(self, step: int) -> Any:
+        if step not in self.rounds:
+            return super().at_boundary(step)
+        self.served.append(Round(self.pipes, step, self.rounds[step]))
+        return "transfer", self.served[-1]
+
+
+class Newcomer(Losing):
+    """Is let in in the last of `rounds`; without rounds the job has finished."""
+
+    def __init__(self, pipes: Pipes, rounds: dict[int, bool]) -> None:
+        super().__init__()
+        self.rounds = [Round(pipes, step, outcome) for step, outcome in rounds.items()]
+        self.new = True
+
+    def job_is_newcomer(self) -> bool:
+        return self.new
+
+    def request_join(self) -> Any:
+        if not self.rounds:
+            raise closeranks.Closed("the job has finished", move="none")
+        return self.rounds.pop(0)
+
+
+def test_a_newcomer_goes_on_where_the_survivor_is() -> None:
+    pipes, rounds = Pipes(), {4: False, 9: True}
+    survivor = Training(job=Joining(pipes, rounds))
+    told: list[tuple[int, list[int]]] = []
+    survivor.session.on_join(lambda slots: told.append((survivor.session.step, slots)))
+    survivor.state["best"] = 0.25
+    survivor.run(3, until=8)  # boundary 9 comes with the next turn
+    survivor.run(3, until=9)
+    assert told == [(8, [0])]
+
+    newcomer = Training(job=Newcomer(pipes, rounds))
+    newcomer.run(1, until=9)
+    assert newcomer.state["best"] == 0.25
+    assert newcomer.session.step == 9
+    assert newcomer.session.epoch == 1
+    assert torch.equal(newcomer.parameters(), survivor.parameters())
+    assert newcomer.sampler.ledger.entries == survivor.sampler.ledger.entries
+    assert newcomer.scheduler.get_last_lr() == survivor.scheduler.get_last_lr()
+    assert isinstance(newcomer.session._job, Newcomer)
+    assert newcomer.session._job.calls[-1] == ("finished", 9)
+
+
+def test_a_newcomer_with_another_model_says_so_and_ends() -> None:
+    pipes = Pipes()
+    survivor = Training(job=Joining(pipes, {2: True}))
+    survivor.run(1, until=1)
+    survivor.run(1, until=2)
+    torch.manual_seed(0)
+    net = nn.Linear(3, 9)
+    job = Newcomer(pipes, {2: True})
+    asked = job.rounds[0]
+    session = closeranks.Session(net, torch.optim.SGD(net.parameters(), lr=0.1), job=job)
+    with pytest.raises(closeranks.InvalidCall, match="other parameters"):
+        next(session.steps([1]))
+    assert asked.finished[0][0] is False
+    assert "other parameters" in asked.finished[0][1]
+
+
+def test_a_newcomer_that_nobody_needs_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
+    training = Training(job=Newcomer(Pipes(), {}))
+    with pytest.raises(SystemExit) as ended:
+        training.run(1)
+    assert ended.value.code == 0
+    assert "the job has finished" in capsys.readouterr().out
