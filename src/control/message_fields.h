@@ -57,6 +57,7 @@ void fields(auto& archive, Like<membership::GroupStatus> auto& m) {
   archive.field("chunks", m.chunks);
   archive.field("epoch", m.epoch);
   archive.number("base", m.base, sequence_limit);
+  archive.field("alone", m.alone);
   archive.require(m.completed <= m.entered, "a group that completed more than it entered");
 }
 
@@ -232,6 +233,7 @@ void fields(auto& archive, Like<membership::Welcome> auto& m) {
   archive.field("workers", m.workers);
   archive.field("excluded", m.excluded);
   archive.field("newcomer", m.newcomer);
+  archive.field("members", m.members);
 }
 
 void fields(auto& archive, Like<membership::Propose> auto& m) {

@@ -21,16 +21,16 @@ enum class EventKind : std::uint8_t {
   view_proposed,      // survivors are asked to freeze
   worker_excluded,    // with view_installed of the same view, before it
   view_installed,
-  op_repaired,     // reported by a survivor
+  op_repaired,      // reported by a survivor
   session_started,  // some worker has boundaries: newcomers can be let in from now on. Once
-  worker_joined,   // a newcomer is in; with view_installed of the same view, before it
-  join_pending,    // somebody asks to be let in: the others are asked to hold
-  join_cancelled,  // that round came to nothing; the newcomers ask again
-  first_step,      // a newcomer has finished its first step
-  worker_hung,     // it makes no progress and all others wait for it; with worker_suspected, before it
-  draining,        // workers are asked to leave at their next boundary
-  gave_up,         // below min_present, or a loss without shrink: the job must end. Once
-  superseded,      // a worker knows a newer coordinator: this one must stop. Once
+  worker_joined,    // a newcomer is in; with view_installed of the same view, before it
+  join_pending,     // somebody asks to be let in: the others are asked to hold
+  join_cancelled,   // that round came to nothing; the newcomers ask again
+  first_step,       // a newcomer has finished its first step
+  worker_hung,      // it makes no progress and all others wait for it; with worker_suspected, before it
+  draining,         // workers are asked to leave at their next boundary
+  gave_up,          // below min_present, or a loss without shrink: the job must end. Once
+  superseded,       // a worker knows a newer coordinator: this one must stop. Once
 };
 
 // The reason of worker_left for one that left on purpose (Goodbye for_good): its exclusion follows, and it is not

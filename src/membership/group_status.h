@@ -64,6 +64,8 @@ struct GroupStatus {
   std::vector<ChunkState> chunks;
   ViewNumber epoch{};      // the last join that gave the group a new member; {0,0}: as it was made
   std::uint64_t base = 0;  // the first entry of this epoch: all before it were complete everywhere
+  // Made by a newcomer that is not in yet: only group, name, members and policy say anything (protocol rule 18).
+  bool alone = false;
   friend bool operator==(const GroupStatus&, const GroupStatus&) = default;
 };
 

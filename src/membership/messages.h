@@ -214,6 +214,7 @@ struct Welcome {
   std::vector<ExcludedMember> excluded;  // all so far, in order
   // The receiver was started for a vacant slot and is in no view yet: its groups are made alone, until it has joined.
   bool newcomer = false;
+  std::vector<Filled> members{};  // of the view; empty when sent again
 };
 
 // Freeze the groups that have a member in `excluding`; answer Prepared.

@@ -25,6 +25,16 @@ struct Rules {
   bool respect_min_present = true;
   // Rule 22. A report of a peer that waits for nobody is a hint and fences nobody.
   bool reports_are_hints = true;
+  // Rule 18. A newcomer's numbers say nothing: a group goes on where the survivors are.
+  bool newcomer_brings_no_numbers = true;
+  // Rule 18. A join is decided only when every group is idle and all survivors are equally far in it.
+  bool join_needs_idle_groups = true;
+  // Rule 20. A hold ends with its connection, and with its coordinator.
+  bool hold_ends_with_connection = true;
+  // Rule 20. A death cancels the join in progress first; so does a lost connection.
+  bool trouble_cancels_join = true;
+  // Rule 20. Members change only when everybody is prepared at the boundary and the state has arrived.
+  bool join_waits_for_all = true;
   // A view is decided only with the answer of every registered survivor (late ones become suspects).
   bool wait_for_all_survivors = true;
 };

@@ -1,3 +1,4 @@
+// The views; joining is in worker_join.cc.
 #include "membership/worker.h"
 
 #include <algorithm>
@@ -6,6 +7,13 @@
 #include "base/assert.h"
 
 namespace closeranks::membership {
+namespace {
+
+bool fills(const std::vector<Filled>& filled, Slot slot) {
+  return std::any_of(filled.begin(), filled.end(), [&](const Filled& one) { return one.slot == slot; });
+}
+
+}  // namespace
 
 Worker::Worker(WorkerAddress self, Rules rules) : self_(std::move(self)), rules_(rules) {}
 
@@ -21,10 +29,12 @@ WorkerEffects Worker::connected() {
   if (state_ == State::evicted) return effects;
   // `promised_` counts from the moment the proposal was accepted: whatever answer is still being made is for a number
   // the coordinator may have forgotten, and only a new proposal brings this worker out of it.
-  const ViewNumber prepared = promised_ > installed_ ? promised_ : ViewNumber{};
+  const ViewNumber prepared = state_ == State::frozen ? promised_ : ViewNumber{};
   effects.send.push_back(Hello{self_, installed_, prepared});
   say_raised(effects);
-  if (leaving_) effects.send.push_back(Goodbye{self_.worker});
+  if (newcomer_ && request_) effects.send.push_back(*request_);
+  if (pause_) effects.send.push_back(*pause_);
+  if (leaving_) effects.send.push_back(Goodbye{self_.worker, for_good_});
   return effects;
 }
 
@@ -43,20 +53,31 @@ WorkerEffects Worker::handle(const ToWorker& message) {
         if constexpr (std::is_same_v<Message, Propose>) return on_propose(received);
         if constexpr (std::is_same_v<Message, Install>) return on_install(received);
         if constexpr (std::is_same_v<Message, Evicted>) return on_evicted(received);
-        return {};
+        if constexpr (std::is_same_v<Message, Hold>) return on_hold(received);
+        if constexpr (std::is_same_v<Message, Admit>) return on_admit(received);
+        if constexpr (std::is_same_v<Message, Transfer>) return on_transfer(received);
+        if constexpr (std::is_same_v<Message, Cancel>) return on_cancel(received);
+        WorkerEffects effects;
+        if constexpr (std::is_same_v<Message, JobFinished>) effects.job_finished = newcomer_;
+        if constexpr (std::is_same_v<Message, Leave>) effects.leave = received;
+        return effects;
       },
       message);
 }
 
 WorkerEffects Worker::on_welcome(const Welcome& welcome) {
   if (from_old_term(welcome.term)) return {};
-  term_ = std::max(term_, welcome.term);
   WorkerEffects effects;
+  if (welcome.term > term_ && rules_.hold_ends_with_connection)
+    void_hold(effects, "another coordinator has taken over");
+  term_ = std::max(term_, welcome.term);
   effects.addresses = welcome.workers;
   if (state_ == State::joining) {
     state_ = State::active;
     installed_ = welcome.view;
     excluded_ = welcome.excluded;
+    newcomer_ = welcome.newcomer;
+    members_ = welcome.members;
     say_raised(effects);
   }
   return effects;
@@ -66,16 +87,25 @@ WorkerEffects Worker::on_propose(const Propose& propose) {
   if (from_old_term(propose.view.term) || state_ == State::joining) return {};
   if (rules_.refuse_lower_numbers && (propose.view < promised_ || propose.view <= installed_)) return {};
   term_ = std::max(term_, propose.view.term);
+  WorkerEffects effects;
+  // Once prepared for a round it stays frozen: others may have the round's install already, and the next one tells.
+  void_hold(effects, "a view change comes first");
   promised_ = propose.view;
   state_ = State::frozen;
-  WorkerEffects effects;
   effects.freeze = FreezeRequest{propose.view, propose.excluding};
   return effects;
 }
 
 WorkerEffects Worker::frozen(ViewNumber view, std::vector<GroupStatus> statuses) {
-  if (state_ != State::frozen || view != promised_) return {};
   WorkerEffects effects;
+  if (round_ && round_->number == view && round_->admitted && !round_->prepared && state_ == State::active) {
+    round_->prepared = true;
+    promised_ = view;
+    state_ = State::frozen;
+  } else if (state_ != State::frozen || view != promised_) {
+    if (view <= over_) effects.round_over = RoundOver{view, false, "the round was over before this boundary"};
+    return effects;
+  }
   effects.send.push_back(Prepared{view, self_.worker, std::move(statuses)});
   return effects;
 }
@@ -87,9 +117,24 @@ WorkerEffects Worker::on_install(const Install& install) {
   term_ = std::max(term_, install.view.term);
   installed_ = install.view;
   excluded_ = install.excluded;
+  members_ = install.members;
   state_ = State::active;
   WorkerEffects effects;
   effects.install = install;
+  if (std::any_of(members_.begin(), members_.end(), [this](const Filled& one) { return one.worker == self_.worker; })) {
+    newcomer_ = false;
+    request_.reset();
+  }
+  if (round_) {
+    const auto is_in = [this](WorkerId worker) {
+      return is_excluded(worker) || std::any_of(members_.begin(), members_.end(),
+                                                [&](const Filled& member) { return member.worker == worker; });
+    };
+    const bool joined = std::any_of(round_->newcomers.begin(), round_->newcomers.end(), is_in);
+    effects.round_over = RoundOver{round_->number, joined, joined ? "" : "a view change came first"};
+    over_ = std::max(over_, round_->number);
+    round_.reset();
+  }
   std::erase_if(raised_, [this](const auto& entry) { return is_excluded(entry.first); });
   say_raised(effects);
   return effects;
@@ -98,6 +143,7 @@ WorkerEffects Worker::on_install(const Install& install) {
 WorkerEffects Worker::on_evicted(const Evicted& evicted) {
   if (from_old_term(evicted.term)) return {};
   state_ = State::evicted;
+  round_.reset();
   WorkerEffects effects;
   effects.evicted = evicted;
   return effects;
@@ -128,20 +174,25 @@ WorkerEffects Worker::raise(WorkerId suspect, Raised raised) {
   return effects;
 }
 
-WorkerEffects Worker::goodbye() {
+WorkerEffects Worker::goodbye(bool for_good) {
   if (state_ == State::evicted || leaving_) return {};
   leaving_ = true;
+  for_good_ = for_good;
+  request_.reset();
+  pause_.reset();
   raised_.clear();
   WorkerEffects effects;
-  effects.send.push_back(Goodbye{self_.worker});
+  effects.send.push_back(Goodbye{self_.worker, for_good_});
   return effects;
 }
 
 std::vector<Departure> departures_of_new_group(const std::vector<ExcludedMember>& excluded,
-                                               const std::vector<Slot>& members) {
+                                               const std::vector<Slot>& members, const std::vector<Filled>& filled) {
   std::vector<Departure> departures;
   for (const ExcludedMember& member : excluded) {
     if (std::find(members.begin(), members.end(), member.slot) == members.end()) continue;
+    if (fills(filled, member.slot)) continue;
+    std::erase_if(departures, [&](const Departure& earlier) { return earlier.slot == member.slot; });
     departures.push_back({member.worker, member.slot, member.view, 0});
   }
   return departures;
@@ -151,9 +202,16 @@ GroupResolution resolution_for(const Install& install, const GroupStatus& group)
   for (const GroupResolution& resolution : install.groups) {
     if (resolution.group == group.group) return resolution;
   }
-  GroupResolution resolution{group.group, group.view, group.departures, group.failed};
-  for (const Departure& departure : departures_of_new_group(install.excluded, group.members)) {
-    const bool known = std::any_of(group.departures.begin(), group.departures.end(),
+  GroupResolution resolution{group.group, group.view, group.departures, group.failed, group.epoch, group.base};
+  const std::size_t vacant = resolution.departures.size();
+  std::erase_if(resolution.departures,
+                [&](const Departure& departure) { return fills(install.members, departure.slot); });
+  if (group.alone || resolution.departures.size() < vacant) {
+    resolution.view = resolution.epoch = install.view;
+    resolution.base = group.alone ? 0 : group.entered;
+  }
+  for (const Departure& departure : departures_of_new_group(install.excluded, group.members, install.members)) {
+    const bool known = std::any_of(resolution.departures.begin(), resolution.departures.end(),
                                    [&](const Departure& other) { return other.worker == departure.worker; });
     if (known) continue;
     resolution.departures.push_back(departure);

@@ -107,7 +107,7 @@ bool WorkerModel::make(std::size_t group, GroupPart& part, Time now) {
   if (now < planned.made_at[part.rank]) return false;
   std::vector<Slot> members;
   for (const std::uint32_t member : planned.members) members.emplace_back(member);
-  set_departures(part, planned, departures_of_new_group(machine.excluded(), members));
+  set_departures(part, planned, departures_of_new_group(machine.excluded(), members, machine.members()));
   part.made = true;
   part.holds[part.rank] = true;
   return true;

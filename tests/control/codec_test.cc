@@ -98,8 +98,8 @@ auto tie(const Resize& m) {
   return std::tie(present);
 }
 auto tie(const Welcome& m) {
-  const auto& [term, view, workers, excluded, newcomer] = m;
-  return std::tie(term, view, workers, excluded, newcomer);
+  const auto& [term, view, workers, excluded, newcomer, members] = m;
+  return std::tie(term, view, workers, excluded, newcomer, members);
 }
 auto tie(const Propose& m) {
   const auto& [view, excluding] = m;
@@ -200,6 +200,7 @@ class Draw {
     });
     out.epoch = view();
     out.base = sequence();
+    out.alone = coin();
     return out;
   }
   Policy policy() { return static_cast<Policy>(number(2)); }
@@ -280,8 +281,12 @@ class Draw {
   ToWorker to_worker() {
     switch (random_() % 10) {
       case 0:
-        return Welcome{static_cast<std::uint32_t>(number(UINT32_MAX)), view(), list([&] { return address(); }),
-                       list([&] { return excluded(); }), coin()};
+        return Welcome{static_cast<std::uint32_t>(number(UINT32_MAX)),
+                       view(),
+                       list([&] { return address(); }),
+                       list([&] { return excluded(); }),
+                       coin(),
+                       list([&] { return filled(); })};
       case 1:
         return Propose{view(), list([&] { return excluded(); })};
       case 2:
@@ -596,7 +601,7 @@ TEST(Codec, GoldenBytes) {
   expect_golden("agent_suspicion", FromAgent(AgentSuspicion{WorkerId(2), "its thread died"}));
   expect_golden("fenced", FromAgent(membership::Fenced{WorkerId(2), true, true, 9, "killed by signal 9"}));
   expect_golden("exited", FromAgent(Exited{WorkerId(2), 256, "exited with status 1"}));
-  expect_golden("welcome", ToWorker(Welcome{1, {1, 1}, {address}, {lost}, true}));
+  expect_golden("welcome", ToWorker(Welcome{1, {1, 1}, {address}, {lost}, true, {{Slot(1), WorkerId(1)}}}));
   expect_golden("propose", ToWorker(Propose{{1, 3}, {lost}}));
   expect_golden(
       "install",

@@ -121,7 +121,7 @@ TEST(Groups, ALateMakerAndAnEarlyOneAgree) {
   GroupStatus group;
   group.group = GroupKey(7);
   group.members = {Slot(0), Slot(1), Slot(2)};
-  const std::vector<Departure> late = departures_of_new_group(list, group.members);
+  const std::vector<Departure> late = departures_of_new_group(list, group.members, {});
   EXPECT_EQ(late, (std::vector<Departure>{{WorkerId(3), Slot(2), {1, 2}, 0}}));
   // Made before, by this worker alone after its answer: the install does not list it.
   EXPECT_EQ(resolution_for(install({1, 3}, list), group).departures, late);
