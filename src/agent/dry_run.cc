@@ -20,7 +20,7 @@ std::string quoted(const std::string& word) {
 
 void print_deadline(const char* name, std::chrono::milliseconds value, const char* meaning) {
   std::string padded = name;
-  padded.resize(22, ' ');
+  padded.resize(27, ' ');
   std::string number = std::to_string(value.count());
   number.insert(0, number.size() < 7 ? 7 - number.size() : 0, ' ');
   std::cout << "  " << padded << number << " ms  " << meaning << "\n";
@@ -83,6 +83,7 @@ int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_f
     print_deadline("hang_least", deadlines::hang_least, "but never shorter than this (--hang-timeout sets it)");
   }
   print_deadline("stack", deadlines::stack, "a hung worker writes its Python stack before it is killed");
+  print_deadline("stack_settled", deadlines::stack_settled, "no more of it came for this long: it is whole");
   print_deadline("orphan", options.orphan_timeout, "a worker that reaches nobody ends by itself (--orphan-timeout)");
   print_deadline("drain_grace", options.grace, "after SIGTERM: workers in a Session leave at a boundary (--grace)");
   print_deadline("terminate", deadlines::terminate, "from SIGTERM to SIGKILL");
@@ -93,12 +94,12 @@ int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_f
   print_deadline("replacement_window", deadlines::replacement_window, "ends before a first step are counted over this");
   print_deadline("replacement_backoff", deadlines::replacement_backoff,
                  "after such an end; doubled with each in a row");
-  print_deadline("  at most", deadlines::replacement_backoff_longest, "");
+  print_deadline("replacement_backoff_longest", deadlines::replacement_backoff_longest, "but never longer than this");
   print_deadline("spare_ready", deadlines::spare_ready, "a spare has imported torch; then it is killed");
   print_deadline("spare_after_newcomer", deadlines::spare_after_newcomer,
                  "the next spare is started when the newcomer trains, at the latest after this");
   print_deadline("spare_backoff", deadlines::spare_backoff, "after a spare's death; doubled with each in a row");
-  print_deadline("  at most", deadlines::spare_backoff_longest, "");
+  print_deadline("spare_backoff_longest", deadlines::spare_backoff_longest, "but never longer than this");
   print_deadline("job_command", deadlines::job_command, "closeranks job is answered");
   return 0;
 }
