@@ -8,21 +8,28 @@
 // A survivor that does not answer by the deadline becomes a suspect. A further proven loss replaces the change in
 // progress by one with a fresh number that excludes more. Only the newest number counts, everywhere.
 //
+// Joining is a round, with a number of its own from the same counter, and never at the same time as a change:
+//   hold(n) to everybody -> each says which step it is in -> admit at the boundary before S -> each is frozen there and
+//   says prepared(n) -> transfer of the state -> served, received -> journal -> install(n)
+// Whatever goes wrong before the install cancels the round; the newcomers' requests stand (protocol rules 18 to 20).
+//
 // What the owner owes the machine:
 // - Connections are ordered streams. A message for a worker or agent without a connection is dropped, never kept for
 //   its next connection: hello brings the other side up to date.
 // - An agent says AgentHello first on every connection, then repeats Fenced or Exited for each of its workers that has
-//   ended so far.
+//   ended so far. It says Started for a newcomer before that can connect, and again after each AgentHello.
 // - tick() at `Effects::next_tick` at the latest; calls at other times do no harm.
 //
 // Files: coordinator.cc (dispatch, start, restart), roster.cc (who is who), suspicion.cc (suspects and fences),
-// view_change.cc (propose, prepared, resolve, install).
+// view_change.cc (propose, prepared, resolve, install), join.cc (rounds of joining), departure.cc (newcomers that are
+// started, and workers that are asked to leave).
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,6 +54,15 @@ struct CoordinatorConfig {
   bool shrink = true;
   std::chrono::milliseconds prepared_deadline = deadlines::prepared;
   std::chrono::milliseconds fence_deadline = deadlines::fence;
+  // A round that is not at its boundary, or whose state has not arrived, by then is cancelled and tried again. The
+  // workers at the boundary wait meanwhile, so a hung one is found long before (hang.h).
+  std::chrono::milliseconds boundary_deadline{600'000};
+  std::chrono::milliseconds transfer_deadline{600'000};
+  // Between a cancelled round and the next; doubles with each up to join_pause_most.
+  std::chrono::milliseconds join_pause{100};
+  std::chrono::milliseconds join_pause_most{5'000};
+  // A newcomer that spoils this many rounds by itself is given up.
+  std::uint32_t join_attempts = 3;
   // Addresses of newly registered workers are passed on to the others at most this often (and one message then holds
   // many): a job of a thousand would send a million messages at its start otherwise.
   std::chrono::milliseconds announce_interval{2};
@@ -86,6 +102,7 @@ class Coordinator {
   [[nodiscard]] const std::vector<ExcludedMember>& excluded() const { return excluded_; }
   [[nodiscard]] std::vector<Slot> present() const { return roster_.present_slots(); }
   [[nodiscard]] bool changing() const { return change_.has_value(); }
+  [[nodiscard]] bool joining() const { return round_.has_value(); }
   // gave_up or superseded: every later call returns no effects.
   [[nodiscard]] bool ended() const { return ended_; }
   [[nodiscard]] const Roster& roster() const { return roster_; }
@@ -95,6 +112,20 @@ class Coordinator {
     ViewNumber number;
     std::vector<ExcludedMember> excluding;
     std::map<WorkerId, std::vector<GroupStatus>> answers;
+    Time deadline;
+  };
+
+  // A round of joining.
+  struct Round {
+    enum class Stage : std::uint8_t { holding, admitted, transferring };
+    ViewNumber number;
+    Stage stage = Stage::holding;
+    std::vector<WorkerId> survivors;  // ascending slots
+    std::vector<WorkerId> newcomers;
+    std::map<WorkerId, std::uint64_t> steps;
+    std::uint64_t step = 0;
+    std::map<WorkerId, std::vector<GroupStatus>> answers;
+    std::set<WorkerId> done;  // state served or received
     Time deadline;
   };
 
@@ -114,7 +145,7 @@ class Coordinator {
   bool superseded_by(ViewNumber known);
   void evict(WorkerId worker, const std::string& reason);
   [[nodiscard]] std::string exclusion_reason(WorkerId worker) const;
-  void on_goodbye(Member& member);
+  void on_goodbye(const Goodbye& goodbye, Member& member);
 
   // suspicion.cc
   void on_suspicion(const Suspicion& suspicion, const Member& from, Time now);
@@ -126,6 +157,7 @@ class Coordinator {
   void ask_for_fence(Member& member, Time now);
   void process_ended(Member& member, const EndStatus& status);
   void condemn(Member& member);
+  void drop(Member& member);
   void check_fences(Time now);
 
   // view_change.cc
@@ -141,6 +173,36 @@ class Coordinator {
   [[nodiscard]] std::vector<GroupResolution> resolve() const;
   void give_up_without_shrink();
 
+  // join.cc
+  void on_join_request(const JoinRequest& request, Member& member);
+  void on_holding(const Holding& holding, const Member& member);
+  void on_state_moved(ViewNumber round, const Member& member);
+  void on_join_failed(const JoinFailed& failed, Member& member, Time now);
+  [[nodiscard]] bool takes_part(const Member& member) const;
+  void cancel_round(const std::string& reason, Time now);
+  void advance_round(Time now);
+  void open_round(Time now);
+  void start_transfer(Time now);
+  bool refuse_mismatch(Time now);
+  [[nodiscard]] std::string trouble_of_round() const;
+  [[nodiscard]] std::vector<WorkerAddress> addresses_of(const std::vector<WorkerId>& workers) const;
+  void send_round(const ToWorker& message);
+  void install_round();
+
+  // departure.cc
+  void on_started(const std::string& host, const Started& started);
+  void on_drain(const std::string& host, const Drain& drain);
+  void on_resize(const Resize& resize);
+  void wants_away(Member& member, const std::string& reason);
+  void ask_to_leave(Member& member);
+  [[nodiscard]] bool everybody_left() const;
+  void tell_finished();
+
+  // progress.cc
+  void on_progress(const Progress& progress, Member& member, Time now);
+  void on_first_step(const FirstStep& step, Member& member);
+  void on_pause(const Pause& pause, const Member& member, Time now);
+
   CoordinatorConfig config_;
   Roster roster_;
   std::uint32_t term_ = 1;
@@ -148,6 +210,10 @@ class Coordinator {
   std::uint64_t last_n_ = 0;              // highest n used in any proposal of this term, or decided before it
   std::vector<ExcludedMember> excluded_;  // in the view in force
   std::optional<Change> change_;
+  std::optional<Round> round_;
+  std::set<ViewNumber> cancelled_;  // rounds of this term since the view in force
+  std::optional<Time> join_not_before_;
+  std::chrono::milliseconds join_pause_{0};
   std::optional<Install> last_install_;  // of this term: for a worker that missed it
   // Restarted, and some worker may not have what the journal says: the next change names everybody excluded so far.
   bool unresolved_ = false;

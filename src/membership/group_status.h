@@ -89,14 +89,26 @@ struct ExcludedMember {
   friend bool operator==(const ExcludedMember&, const ExcludedMember&) = default;
 };
 
+// A slot was filled anew, with this view.
+struct Refill {
+  Slot slot;
+  ViewNumber view;
+  friend bool operator==(const Refill&, const Refill&) = default;
+};
+
 // Pure: the decision for one group, from the statuses of all its survivors (at least one, in any order, possibly of
 // different installed views) under view `view`. `excluded` are the members this view excludes, in order of exclusion;
 // those outside of the group, and those some status has a departure of, are skipped: a decision stands (rule 16).
 //   last_op(D) = min(largest observed entry word of D, largest `entered` of the survivors)
 //   failed range = [largest completed, largest entered) over the survivors without what has failed before, if anybody
 //   departs newly; culprit: the lowest slot among these
+// `refills`: of all slots. They bring the group into the epoch of the newest one that is a member of it, whether a
+// survivor has installed that join or not: statuses of that epoch tell its departures, failures and base; if there is
+// none, everybody is frozen at the join's boundary still and the base is where the survivors are. Departures of slots
+// filled since are dropped. Statuses `alone` tell no numbers; a group of which there are no others begins at 0.
 // Statuses that contradict each other (members, departures) are a broken invariant.
 GroupResolution resolve_group(const std::vector<GroupStatus>& statuses, ViewNumber view,
-                              const std::vector<ExcludedMember>& excluded, const Rules& rules = {});
+                              const std::vector<ExcludedMember>& excluded, const Rules& rules = {},
+                              const std::vector<Refill>& refills = {});
 
 }  // namespace closeranks::membership

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -16,6 +17,14 @@ namespace closeranks::membership {
 struct TermStarted {
   std::uint32_t term = 0;
   friend bool operator==(const TermStarted&, const TermStarted&) = default;
+};
+
+// An agent has started a newcomer for a vacant slot: it may connect.
+struct WorkerStarted {
+  WorkerId worker;
+  Slot slot;
+  std::string host;  // of the agent
+  friend bool operator==(const WorkerStarted&, const WorkerStarted&) = default;
 };
 
 // The worker has been welcomed, so it may have groups: no view is decided without its answer from here on. A newcomer
@@ -33,7 +42,7 @@ struct ViewDecided {
   friend bool operator==(const ViewDecided&, const ViewDecided&) = default;
 };
 
-using JournalRecord = std::variant<TermStarted, WorkerRegistered, ViewDecided>;
+using JournalRecord = std::variant<TermStarted, WorkerStarted, WorkerRegistered, ViewDecided>;
 using Journal = std::vector<JournalRecord>;
 
 }  // namespace closeranks::membership

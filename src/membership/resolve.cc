@@ -12,14 +12,16 @@ bool same_decision(const Departure& a, const Departure& b) {
 }
 
 // Each status lists the group's departures up to its own installed view, in the order of exclusion: one list is the
-// beginning of every longer one. The longest is what has been decided.
+// beginning of every longer one. The longest is what has been decided. (A group that fails with its members decides
+// nothing together; its numbers are each member's own.)
 std::vector<Departure> decided_departures(const std::vector<GroupStatus>& statuses) {
+  if (statuses.empty()) return {};
   const auto longest = std::max_element(statuses.begin(), statuses.end(), [](const auto& a, const auto& b) {
     return a.departures.size() < b.departures.size();
   });
   for (const GroupStatus& status : statuses) {
-    CR_ASSERT(
-        std::equal(status.departures.begin(), status.departures.end(), longest->departures.begin(), same_decision));
+    CR_ASSERT(status.policy == Policy::fail || std::equal(status.departures.begin(), status.departures.end(),
+                                                          longest->departures.begin(), same_decision));
   }
   return longest->departures;
 }
@@ -67,35 +69,59 @@ void add_failure(std::vector<FailedRange>& ranges, FailedRange added) {
 }  // namespace
 
 GroupResolution resolve_group(const std::vector<GroupStatus>& statuses, ViewNumber view,
-                              const std::vector<ExcludedMember>& excluded, const Rules& rules) {
+                              const std::vector<ExcludedMember>& excluded, const Rules& rules,
+                              const std::vector<Refill>& refills) {
   CR_ASSERT(!statuses.empty());
   const GroupStatus& first = statuses.front();
+  const auto has = [&first](Slot slot) {
+    return std::find(first.members.begin(), first.members.end(), slot) != first.members.end();
+  };
+  const auto filled_since = [&refills](Slot slot, ViewNumber departed) {
+    return std::any_of(refills.begin(), refills.end(),
+                       [&](const Refill& refill) { return refill.slot == slot && refill.view > departed; });
+  };
   std::uint64_t entered = 0;
   std::uint64_t completed = 0;
+  ViewNumber known;  // the newest epoch that somebody has installed
+  bool any_numbers = false;
   for (const GroupStatus& status : statuses) {
     CR_ASSERT(status.group == first.group && status.members == first.members);
+    if (status.alone && rules.newcomer_brings_no_numbers) continue;
     entered = std::max(entered, status.entered);
     completed = std::max(completed, status.completed);
+    known = std::max(known, status.epoch);
+    any_numbers = true;
   }
-
   GroupResolution resolution;
   resolution.group = first.group;
   resolution.view = view;
-  if (rules.decide_once) resolution.departures = decided_departures(statuses);
-  if (rules.keep_failed_ranges) resolution.failed = known_failures(statuses);
+  resolution.epoch = known;
+  for (const Refill& refill : refills) {
+    if (has(refill.slot)) resolution.epoch = std::max(resolution.epoch, refill.view);
+  }
+  const bool starts_anew = resolution.epoch != known;
+  std::vector<GroupStatus> newest;
+  for (const GroupStatus& status : statuses) {
+    if (!status.alone && status.epoch == known) newest.push_back(status);
+  }
+  resolution.base = starts_anew || newest.empty() ? entered : newest.front().base;
+  if (rules.decide_once) resolution.departures = decided_departures(newest);
+  std::erase_if(resolution.departures,
+                [&](const Departure& departure) { return filled_since(departure.slot, departure.view); });
+  if (rules.keep_failed_ranges && !starts_anew) resolution.failed = known_failures(newest);
 
   const ExcludedMember* culprit = nullptr;
   for (const ExcludedMember& member : excluded) {
-    if (std::find(first.members.begin(), first.members.end(), member.slot) == first.members.end()) continue;
+    if (!has(member.slot) || filled_since(member.slot, member.view)) continue;
     const bool decided = std::any_of(resolution.departures.begin(), resolution.departures.end(),
                                      [&](const Departure& departure) { return departure.worker == member.worker; });
     if (decided) continue;
     std::uint64_t last_op = largest_observed(statuses, member.worker);
     if (rules.bound_by_survivors) last_op = std::min(last_op, entered);
     resolution.departures.push_back({member.worker, member.slot, member.view, last_op});
-    if (culprit == nullptr || member.slot < culprit->slot) culprit = &member;
+    if (any_numbers && (culprit == nullptr || member.slot < culprit->slot)) culprit = &member;
   }
-  if (culprit != nullptr && completed < entered) {
+  if (culprit != nullptr && completed < entered && !starts_anew) {
     add_failure(resolution.failed, {completed, entered, culprit->worker, culprit->slot});
   }
   return resolution;

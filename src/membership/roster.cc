@@ -2,6 +2,7 @@
 #include "membership/roster.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 #include "membership/coordinator.h"
@@ -35,17 +36,59 @@ const Member* Roster::find(WorkerId worker) const {
   return found == index_.end() ? nullptr : &members_[found->second];
 }
 
+Member& Roster::add(const RosterEntry& entry) {
+  CR_ASSERT(find(entry.worker) == nullptr);
+  Member member;
+  member.worker = entry.worker;
+  member.slot = entry.slot;
+  member.host = entry.host;
+  member.in_view = false;
+  const auto place = std::upper_bound(members_.begin(), members_.end(), member, [](const Member& a, const Member& b) {
+    return std::pair(a.slot, a.worker) < std::pair(b.slot, b.worker);
+  });
+  const auto index = static_cast<std::size_t>(members_.insert(place, std::move(member)) - members_.begin());
+  index_.clear();
+  for (std::size_t each = 0; each < members_.size(); ++each) index_.emplace(members_[each].worker, each);
+  return members_[index];
+}
+
+const Member* Roster::in_slot(Slot slot) const {
+  for (const Member& member : members_) {
+    if (member.slot == slot && member.life != Life::excluded) return &member;
+  }
+  return nullptr;
+}
+
+bool Roster::has_slot(Slot slot) const {
+  return std::any_of(members_.begin(), members_.end(), [&](const Member& member) { return member.slot == slot; });
+}
+
 std::vector<Slot> Roster::present_slots() const {
   std::vector<Slot> slots;
   for (const Member& member : members_) {
-    if (member.life != Life::excluded) slots.push_back(member.slot);
+    if (is_present(member)) slots.push_back(member.slot);
   }
   return slots;
 }
 
 std::uint32_t Roster::present_count() const {
-  return static_cast<std::uint32_t>(std::count_if(members_.begin(), members_.end(),
-                                                  [](const Member& member) { return member.life != Life::excluded; }));
+  return static_cast<std::uint32_t>(std::count_if(members_.begin(), members_.end(), is_present));
+}
+
+std::vector<Filled> Roster::filled() const {
+  std::vector<Filled> filled;
+  for (const Member& member : members_) {
+    if (is_present(member)) filled.push_back({member.slot, member.worker});
+  }
+  return filled;
+}
+
+std::vector<Refill> Roster::refills() const {
+  std::vector<Refill> refills;
+  for (const Member& member : members_) {
+    if (member.since != ViewNumber{}) refills.push_back({member.slot, member.since});
+  }
+  return refills;
 }
 
 void Coordinator::on_hello(const Hello& hello, Member& member, Time now) {
@@ -57,6 +100,7 @@ void Coordinator::on_hello(const Hello& hello, Member& member, Time now) {
     return;
   }
   member.connected = true;
+  member.told_to_leave = member.told_finished = false;
   if (member.life != Life::running) return;  // about to be fenced, or has left: nothing to tell it
   if (!member.registered || member.address != hello.self) {
     if (!member.registered) emit(EventKind::worker_registered, &member, "said hello for the first time");
@@ -64,11 +108,20 @@ void Coordinator::on_hello(const Hello& hello, Member& member, Time now) {
     member.waited_for = false;  // it was for a sign of life; from here on its peers can see for themselves
     member.address = hello.self;
     effects_.journal.emplace_back(WorkerRegistered{hello.self});
-    unannounced_.push_back(hello.self);
-    if (!announce_at_) announce_at_ = now + config_.announce_interval;
+    if (member.in_view) {
+      unannounced_.push_back(hello.self);
+      if (!announce_at_) announce_at_ = now + config_.announce_interval;
+    }
   }
   welcome(member);
-  bring_up_to_date(hello, member);
+  // The hold it had is void, and so is what may still come of its old connection (protocol rule 20).
+  if (round_ && takes_part(member) && config_.rules.trouble_cancels_join) {
+    cancel_round(text_of(member) + " has a new connection to the coordinator", now);
+  } else if (!cancelled_.empty()) {
+    send(member.worker, Cancel{*cancelled_.rbegin(), "it was cancelled before this connection"});
+  }
+  if (member.in_view) bring_up_to_date(hello, member);
+  ask_to_leave(member);
 }
 
 // The view in force may have passed this worker by: its connection broke with the install on the way, or the
@@ -76,9 +129,13 @@ void Coordinator::on_hello(const Hello& hello, Member& member, Time now) {
 void Coordinator::bring_up_to_date(const Hello& hello, const Member& member) {
   const bool joined = hello.installed != ViewNumber{};
   const bool behind = joined && hello.installed < view_;
+  const bool cancelled = cancelled_.contains(hello.prepared);
+  if (cancelled && hello.prepared != *cancelled_.rbegin()) {
+    send(member.worker, Cancel{hello.prepared, "it was cancelled before this connection"});
+  }
   if (behind && last_install_ && last_install_->view == view_ && hello.prepared == view_) {
     send(member.worker, *last_install_);
-  } else if ((behind || hello.prepared != ViewNumber{}) && !change_) {
+  } else if ((behind || (hello.prepared != ViewNumber{} && !cancelled)) && !change_) {
     // It is frozen for a number nobody will install, or lacks a decision this coordinator does not have in full.
     unresolved_ = restarted_ = true;
   }
@@ -86,9 +143,9 @@ void Coordinator::bring_up_to_date(const Hello& hello, const Member& member) {
 }
 
 void Coordinator::welcome(const Member& member) {
-  Welcome welcome{term_, view_, {}, excluded_};
+  Welcome welcome{term_, view_, {}, excluded_, !member.in_view, roster_.filled()};
   for (const Member& other : roster_.members()) {
-    if (other.registered && other.life != Life::excluded && other.worker != member.worker) {
+    if (other.registered && is_present(other) && other.worker != member.worker) {
       welcome.workers.push_back(other.address);
     }
   }
@@ -100,7 +157,7 @@ void Coordinator::announce(Time now) {
   announce_at_.reset();
   for (const Member& member : roster_.members()) {
     if (member.connected && member.life == Life::running) {
-      send(member.worker, Welcome{term_, view_, unannounced_, excluded_});
+      send(member.worker, Welcome{term_, view_, unannounced_, excluded_, !member.in_view, {}});
     }
   }
   unannounced_.clear();
@@ -124,12 +181,20 @@ std::string Coordinator::exclusion_reason(WorkerId worker) const {
   for (const ExcludedMember& member : excluded_) {
     if (member.worker == worker) return member.reason;
   }
-  return {};
+  const Member* member = roster_.find(worker);
+  if (member == nullptr) return {};
+  return member->suspected_because.empty() ? member->end.reason : member->suspected_because;
 }
 
-void Coordinator::on_goodbye(Member& member) {
+void Coordinator::on_goodbye(const Goodbye& goodbye, Member& member) {
   if (member.life != Life::running) return;
   member.life = Life::left;
+  if (goodbye.for_good && member.in_view) {
+    member.for_good = member.must_go = true;
+    emit(EventKind::worker_left, &member,
+         member.leave_because.empty() ? "left the job" : "left the job: " + member.leave_because);
+    return;
+  }
   emit(EventKind::worker_left, &member, "said goodbye");
 }
 

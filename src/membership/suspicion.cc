@@ -73,6 +73,10 @@ void Coordinator::process_ended(Member& member, const EndStatus& status) {
     return;
   }
   member.fence_deadline.reset();
+  if (!member.in_view) {
+    drop(member);
+    return;
+  }
 
   // Status 0 by itself: it has left in order, and is excluded only when some op waits for it. Until the status is
   // known a worker that said goodbye gets the benefit of the doubt; any other does not: its peers may be in an op.
@@ -83,7 +87,7 @@ void Coordinator::process_ended(Member& member, const EndStatus& status) {
   if (orderly && !committed) {
     if (member.life != Life::left) emit(EventKind::worker_left, &member, end.reason);
     member.life = Life::left;
-    member.must_go = false;
+    member.must_go = member.for_good;
   } else if (!member.must_go) {
     if (member.suspected_because.empty()) {
       member.suspected_because = end.reason;
@@ -91,6 +95,21 @@ void Coordinator::process_ended(Member& member, const EndStatus& status) {
     }
     condemn(member);
   }
+}
+
+// A newcomer that has not joined is in no view: its end changes none. Its slot is vacant again.
+void Coordinator::drop(Member& member) {
+  const bool orderly = member.end.known && member.end.by_itself && member.end.wait_status == 0;
+  if (orderly || member.life == Life::left) {
+    if (member.life != Life::left) emit(EventKind::worker_left, &member, member.end.reason);
+  } else {
+    if (member.suspected_because.empty()) {
+      member.suspected_because = member.end.reason;
+      emit(EventKind::worker_suspected, &member, member.end.reason);
+    }
+    emit(EventKind::worker_fenced, &member, member.end.reason);
+  }
+  member.life = Life::excluded;
 }
 
 void Coordinator::condemn(Member& member) {

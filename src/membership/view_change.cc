@@ -10,6 +10,7 @@ namespace {
 
 // What the event log and the others' errors say of an excluded worker.
 std::string reason_of(const Member& member) {
+  if (member.for_good) return member.leave_because.empty() ? "left the job" : "left the job: " + member.leave_because;
   if (member.waited_for && member.end.known && member.end.by_itself && member.end.wait_status == 0) {
     return member.end.reason + " while others waited for it";
   }
@@ -30,6 +31,7 @@ void Coordinator::advance(Time now) {
   bool fence_pending = false;
   bool more = false;
   for (Member& member : roster_.members()) {
+    if (!member.in_view) continue;
     const bool suspected = member.life == Life::suspected;
     fence_pending = fence_pending || suspected;
     if (!member.must_go && !(suspected && !config_.rules.fence_before_propose)) continue;
@@ -39,13 +41,18 @@ void Coordinator::advance(Time now) {
   }
   // Workers suspected at the same time go in one view: their proofs are milliseconds away, and without them they would
   // have to answer anyway.
-  if (fence_pending && config_.rules.fence_before_propose) return;
   const bool due = unresolved_ && config_.rules.fresh_number_after_restart && !change_;
-  if (more || due) {
+  if (round_ && config_.rules.trouble_cancels_join && (fence_pending || !leaving.empty() || due)) {
+    cancel_round(trouble_of_round(), now);
+  }
+  if (fence_pending && config_.rules.fence_before_propose) return;
+  if ((more || due) && !everybody_left()) {
     if (give_up_if_too_few(leaving)) return;
     propose(leaving, now);
   }
   if (change_ && everybody_answered()) install();
+  const bool quiet = !change_ && leaving.empty() && !unresolved_;
+  if (!ended_ && (quiet || (round_ && !config_.rules.trouble_cancels_join))) advance_round(now);
 }
 
 // True: nothing may be proposed. A worker whose status is not known yet may turn out to have finished in order, so the
@@ -90,12 +97,16 @@ void Coordinator::send_proposal(WorkerId worker) { send(worker, Propose{change_-
 
 // A worker that was never welcomed has no groups; one that is gone or has left answers nothing.
 bool Coordinator::must_answer(const Member& member) const {
-  if (!member.registered || (change_ && contains(change_->excluding, member.worker))) return false;
+  if (!member.registered || !member.in_view || (change_ && contains(change_->excluding, member.worker))) return false;
   return member.life == Life::running || member.life == Life::suspected;
 }
 
 void Coordinator::on_prepared(const Prepared& prepared, const Member& member) {
   if (superseded_by(prepared.view)) return;
+  if (round_ && prepared.view == round_->number && round_->stage == Round::Stage::admitted && takes_part(member)) {
+    round_->answers.emplace(member.worker, prepared.statuses);
+    return;
+  }
   if (!change_ || prepared.view != change_->number) return;  // an old number
   if (member.life != Life::running) return;                  // late, and suspected for it: a fence is on its way
   change_->answers.emplace(member.worker, prepared.statuses);
@@ -128,7 +139,8 @@ std::vector<GroupResolution> Coordinator::resolve() const {
   }
   std::vector<GroupResolution> resolutions;
   for (const auto& [group, of_group] : statuses) {
-    resolutions.push_back(resolve_group(of_group, change_->number, change_->excluding, config_.rules));
+    resolutions.push_back(
+        resolve_group(of_group, change_->number, change_->excluding, config_.rules, roster_.refills()));
   }
   return resolutions;
 }
@@ -149,7 +161,8 @@ void Coordinator::install() {
     if (excluded->connected) evict(member.worker, member.reason);
   }
   install.excluded = excluded_;
-  effects_.journal.emplace_back(ViewDecided{view_, excluded_});
+  install.members = roster_.filled();
+  effects_.journal.emplace_back(ViewDecided{view_, excluded_, install.members});
   emit(EventKind::view_installed, nullptr,
        std::to_string(install.groups.size()) + (install.groups.size() == 1 ? " group" : " groups") + " resolved");
   effects_.events.back().present = roster_.present_slots();
@@ -158,6 +171,7 @@ void Coordinator::install() {
   }
   last_install_ = std::move(install);
   change_.reset();
+  cancelled_.clear();
   unresolved_ = restarted_ = false;
   give_up_without_shrink();
 }
@@ -166,7 +180,7 @@ void Coordinator::install() {
 void Coordinator::give_up_without_shrink() {
   if (config_.shrink || ended_) return;
   for (const Member& member : roster_.members()) {
-    if (member.life != Life::excluded) continue;
+    if (member.life != Life::excluded || !member.in_view || member.for_good) continue;
     const bool orderly = member.end.known && member.end.by_itself && member.end.wait_status == 0 && !member.waited_for;
     const bool unknown = !member.end.known && member.end.by_itself && !member.waited_for;
     if (orderly || unknown) continue;

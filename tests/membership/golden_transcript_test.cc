@@ -114,18 +114,27 @@ class Driver {
     return tell(coordinator_->start(now_));
   }
 
+  // For a newcomer slot=2 names its slot, and group=7:0,1,2 alone=yes its status.
+  // asks 5 | holding 1 1.3 17 | served 1 1.3 | received 5 1.3 | failed 1 1.3 "reason" | progress 1 17 | first_step 5 18
   // hello 2 installed=1.1 prepared=1.2 | prepared 2 1.2 | suspects 1 2 | waits 1 2 | hint 1 2 | goodbye 1
   // prepared takes group=7:0,1,2 entered=3 completed=2 observed=3:4 (worker:entered) departed=3:2 (worker:last_op)
   static FromWorker worker_message(const Words& words) {
     const std::string& command = words.plain.at(0);
     const WorkerId worker(words.number(1));
     if (command == "hello") {
-      const auto slot = static_cast<std::uint32_t>(worker.value() - 1);
+      const auto slot = static_cast<std::uint32_t>(std::stoul(words.get("slot", std::to_string(worker.value() - 1))));
       return Hello{{worker, Slot(slot), 100 + slot, "here", "endpoint" + std::to_string(slot)},
                    view_of(words.get("installed", "0.0")),
                    view_of(words.get("prepared", "0.0"))};
     }
-    if (command == "goodbye") return Goodbye{worker};
+    if (command == "goodbye") return Goodbye{worker, words.get("for_good", "no") == "yes"};
+    if (command == "asks") return JoinRequest{worker, {}};
+    if (command == "holding") return Holding{view_of(words.plain.at(2)), worker, words.number(3)};
+    if (command == "served") return StateServed{view_of(words.plain.at(2)), worker};
+    if (command == "received") return StateReceived{view_of(words.plain.at(2)), worker};
+    if (command == "failed") return JoinFailed{view_of(words.plain.at(2)), worker, words.plain.at(3)};
+    if (command == "progress") return Progress{worker, words.number(2), true, {}};
+    if (command == "first_step") return FirstStep{worker, words.number(2)};
     if (command == "prepared") return Prepared{view_of(words.plain.at(2)), worker, statuses_of(words)};
     Suspicion suspicion{worker, WorkerId(words.number(2)), "its life word says that its owner died", true, true};
     if (command == "hint") suspicion.in_op = false;
@@ -147,6 +156,9 @@ class Driver {
     status.policy = Policy::repair;
     status.entered = std::stoull(words.get("entered", "0"));
     status.completed = std::stoull(words.get("completed", "0"));
+    status.alone = words.get("alone", "no") == "yes";
+    if (words.named.contains("epoch")) status.epoch = view_of(words.get("epoch", ""));
+    status.base = std::stoull(words.get("base", "0"));
     for (const std::string& pair : split(words.get("observed", ""), ',')) {
       const std::vector<std::string> parts = split(pair, ':');
       status.observed.push_back({WorkerId(std::stoull(parts.at(0))), std::stoull(parts.at(1))});
@@ -160,11 +172,15 @@ class Driver {
     return {status};
   }
 
+  // agent started 5 2 | agent drain "reason" | agent resize 3
   // agent hello | agent suspects 2 "reason" | agent fenced 2 by_itself | agent fenced 2 killed | agent exited 2 9
   static FromAgent agent_message(const Words& words) {
     const std::string& what = words.plain.at(1);
     if (what == "hello") return AgentHello{"here", 1};
+    if (what == "drain") return Drain{words.plain.at(2)};
+    if (what == "resize") return Resize{static_cast<std::uint32_t>(words.number(2))};
     const WorkerId worker(words.number(2));
+    if (what == "started") return Started{worker, Slot(static_cast<std::uint32_t>(words.number(3)))};
     if (what == "suspects") return AgentSuspicion{worker, words.plain.at(3)};
     if (what == "fenced")
       return Fenced{worker, words.plain.at(3) == "by_itself", false, 0, "no thread has memory left"};
