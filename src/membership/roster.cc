@@ -118,9 +118,15 @@ void Coordinator::on_hello(const Hello& hello, Member& member, Time now) {
   if (round_ && takes_part(member) && config_.rules.trouble_cancels_join) {
     cancel_round(text_of(member) + " has a new connection to the coordinator", now);
   } else if (!cancelled_.empty()) {
-    send(member.worker, Cancel{*cancelled_.rbegin(), "it was cancelled before this connection"});
+    const bool own = cancelled_.contains(hello.prepared);
+    send(member.worker, Cancel{own ? hello.prepared : *cancelled_.rbegin(), "it was cancelled before this connection"});
   }
-  if (member.in_view) bring_up_to_date(hello, member);
+  if (member.in_view) {
+    bring_up_to_date(hello, member);
+  } else if (hello.prepared != ViewNumber{} && !cancelled_.contains(hello.prepared)) {
+    // Of an earlier coordinator. The journal does not have it in the view, so that round was never decided.
+    send(member.worker, Cancel{hello.prepared, "the coordinator of that round is gone"});
+  }
   ask_to_leave(member);
 }
 
@@ -130,9 +136,6 @@ void Coordinator::bring_up_to_date(const Hello& hello, const Member& member) {
   const bool joined = hello.installed != ViewNumber{};
   const bool behind = joined && hello.installed < view_;
   const bool cancelled = cancelled_.contains(hello.prepared);
-  if (cancelled && hello.prepared != *cancelled_.rbegin()) {
-    send(member.worker, Cancel{hello.prepared, "it was cancelled before this connection"});
-  }
   if (behind && last_install_ && last_install_->view == view_ && hello.prepared == view_) {
     send(member.worker, *last_install_);
   } else if ((behind || (hello.prepared != ViewNumber{} && !cancelled)) && !change_) {

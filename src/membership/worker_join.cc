@@ -72,9 +72,9 @@ WorkerEffects Worker::join_failed(ViewNumber round, std::string reason) {
   return answer_round(round, JoinFailed{round, self_.worker, std::move(reason)});
 }
 
-// What has been promised ends only with its own cancel, and not at all once a view change has been accepted.
+// What has been promised ends only with its own cancel, and not at all once a view change has been accepted. A cancel
+// is true for ever, whoever sends it: a round that has been decided is never cancelled.
 WorkerEffects Worker::on_cancel(const Cancel& cancel) {
-  if (from_old_term(cancel.round.term)) return {};
   over_ = std::max(over_, cancel.round);
   WorkerEffects effects;
   if (!round_) return effects;
