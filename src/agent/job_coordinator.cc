@@ -81,6 +81,8 @@ void Job::on_event(const Event& event) {
       return;
   }
   if (verdict_.must_end()) begin_ending(Ending::grace);
+  // A loss is told first, with the view that it makes.
+  if (event.kind != EventKind::worker_excluded) replace();
   check_end();
 }
 
@@ -95,12 +97,14 @@ void Job::on_exited(const membership::Exited& exited) {
     check_end();
     return;
   }
-  verdict_.exited(exited.worker, exited.wait_status, how);
+  // One that was ended because the job is over caused nothing.
+  verdict_.exited(exited.worker, worker.killed ? 0 : exited.wait_status, how);
   // One that was never let in is in no view that would have to change first.
   if (!verdict_.has_joined(exited.worker)) worker_out(exited.worker, ReplacementPolicy::Out::early, how);
   // The others follow; nobody is let in any more.
   if (verdict_.finishing()) stop_replacing();
   if (verdict_.must_end()) begin_ending(Ending::grace);
+  replace();
   check_end();
 }
 

@@ -48,7 +48,7 @@ std::string Job::resize(std::uint32_t present) {
                    " workers (--min-present)");
   }
   output_->say("resize: " + std::to_string(present) + " of " + std::to_string(options_.workers) +
-               " slots are to be filled, it were " + std::to_string(before));
+               " slots are to be filled (before: " + std::to_string(before) + ")");
   replacements_.resize(present, Clock::now());
   // Also when growing: the coordinator may still be waiting for some to leave.
   send(membership::Resize{present});

@@ -165,6 +165,7 @@ class Job {
   ReplacementPolicy replacements_;
   SparePolicy spares_;
   bool in_session_ = false;             // the script has boundaries
+  std::string spare_trouble_;           // how the last spare ended, and told
   std::vector<WorkerId> unreported_;    // excluded, and not yet said
   std::vector<std::string> inherited_;  // environment
   std::vector<std::string> command_;    // of a worker

@@ -51,7 +51,6 @@ void Job::session_started() {
   replacements_.takes_newcomers();
   // What it costs an unmodified script: nothing.
   spares_.enable(Clock::now());
-  replace();
 }
 
 void Job::stop_replacing() {
@@ -65,7 +64,6 @@ void Job::worker_out(WorkerId id, ReplacementPolicy::Out how, const std::string&
   if (worker.out || !worker.slot.has_value() || in_slot_.at(worker.slot->value()) != id) return;
   worker.out = true;
   replacements_.worker_out(*worker.slot, how, reason, Clock::now());
-  replace();
 }
 
 void Job::replace() {
@@ -162,6 +160,7 @@ void Job::look_at_spare(WorkerId id, Worker& spare, Clock::time_point now) {
   if (!spare.ready && spare.orders.valid() && is_ready(spare.orders)) {
     spare.ready = true;
     spares_.ready();
+    spare_trouble_.clear();
     const std::string memory = mebibytes(spare.pid);
     output_->say("a spare is ready (worker " + std::to_string(id.value()) + ", pid " + std::to_string(spare.pid) +
                  ", " + memory + ")");
@@ -177,8 +176,12 @@ void Job::spare_exited(WorkerId id, Worker& spare) {
   spare.orders.reset();
   spares_.died(Clock::now());
   if (ending_ == Ending::no && !spare.killed && !replacements_.stopped()) {
-    const std::string said = last_lines(spare.errors);
-    output_->say(name_of(id) + " " + as_predicate(spare.reason) + (said.empty() ? "" : ": " + said));
+    const std::string said = last_line(spare.errors);
+    const std::string trouble = as_predicate(spare.reason) + (said.empty() ? "" : ": " + said);
+    // One that cannot be started at all is tried for as long as the job runs, and told of once.
+    if (std::exchange(spare_trouble_, trouble) != trouble) {
+      output_->say(name_of(id) + " " + trouble + "; another is started later");
+    }
   }
   spare.output.reset();
   spare.errors.reset();

@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -87,7 +86,7 @@ std::uint64_t resident_bytes(pid_t pid) {
   return file >> size >> resident ? resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) : 0;
 }
 
-std::string last_lines(const FileDescriptor& pipe) {
+std::string last_line(const FileDescriptor& pipe) {
   std::string text;
   std::array<char, 4096> buffer{};
   for (;;) {
@@ -96,8 +95,9 @@ std::string last_lines(const FileDescriptor& pipe) {
     text.append(buffer.data(), static_cast<std::size_t>(bytes));
   }
   while (!text.empty() && text.back() == '\n') text.pop_back();
+  const std::size_t before = text.rfind('\n');
+  text.erase(0, before == std::string::npos ? 0 : before + 1);
   if (text.size() > shown_error_bytes) text.erase(0, text.size() - shown_error_bytes);
-  std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }
 

@@ -40,7 +40,7 @@ Status send_orders(const FileDescriptor& orders, std::span<const std::string> en
 // Memory of the process that is in use; 0 when that cannot be told.
 std::uint64_t resident_bytes(pid_t pid);
 
-// The last lines of what can be read from a pipe without waiting, in one line: for the error of a spare.
-std::string last_lines(const FileDescriptor& pipe);
+// The last line of what can be read from a pipe without waiting: a spare's error.
+std::string last_line(const FileDescriptor& pipe);
 
 }  // namespace closeranks::agent

@@ -35,7 +35,7 @@ TEST(SpareProcess, SaysThatItIsReadyAndGetsItsOrders) {
   std::string said;
   for (int turn = 0; turn < 500 && said.empty(); ++turn) {
     std::this_thread::sleep_for(10ms);
-    said = last_lines(spare.value().process.output);
+    said = last_line(spare.value().process.output);
   }
   EXPECT_THAT(said, HasSubstr("A=1 train"));
   spare.value().orders.reset();
@@ -43,12 +43,13 @@ TEST(SpareProcess, SaysThatItIsReadyAndGetsItsOrders) {
 }
 
 TEST(SpareProcess, OneThatIsGoneCannotBeTold) {
-  auto spare = start_spare(std::vector<std::string>{"sh", "-c", "echo trouble >&2; exit 3"}, environment);
+  auto spare = start_spare(std::vector<std::string>{"sh", "-c", "echo much; echo before >&2; echo trouble >&2; exit 3"},
+                           environment);
   ASSERT_TRUE(spare.ok());
   ::waitpid(spare.value().process.pid, nullptr, 0);
   EXPECT_FALSE(is_ready(spare.value().orders));
   EXPECT_FALSE(send_orders(spare.value().orders, {}, std::vector<std::string>{"train.py"}).ok());
-  EXPECT_EQ(last_lines(spare.value().process.errors), "trouble");
+  EXPECT_EQ(last_line(spare.value().process.errors), "trouble");
 }
 
 }  // namespace
