@@ -14,7 +14,7 @@ from jobs import TOOL, Job, run
 pytestmark = pytest.mark.skipif(not Path(TOOL).exists(), reason=f"the tool is not built: {TOOL}")
 
 SCRIPT = Path(__file__).with_name("session_training.py")
-FLAGS = ("--spares", "1")
+FLAGS = ("--shrink", "--spares", "1")
 
 
 def train(
