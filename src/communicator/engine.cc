@@ -136,8 +136,7 @@ class EngineHandle final : public Engine {
   Result<std::shared_ptr<Communicator>> create_group(GroupOptions options, const AddressBook* book) override {
     Result<std::shared_ptr<Group>> group = core_->create_group(options, book);
     if (!group.ok()) return group.status();
-    return std::shared_ptr<Communicator>(
-        std::make_shared<CommunicatorHandle>(core_, std::move(group.value()), std::move(options)));
+    return core_->handle_of(group.value());
   }
   [[nodiscard]] const EngineOptions& options() const override { return core_->engine_options(); }
   [[nodiscard]] ViewNumber view() const override { return core_->view(); }
@@ -175,6 +174,11 @@ std::string text_from(const char* name) {
 }
 
 }  // namespace
+
+std::shared_ptr<Communicator> EngineCore::handle_of(const std::shared_ptr<Group>& group) {
+  return std::make_shared<CommunicatorHandle>(shared_from_this(), group, group->options());
+}
+
 }  // namespace communicator
 
 Result<std::shared_ptr<Engine>> Engine::start(EngineOptions options) {

@@ -95,7 +95,8 @@ Result<std::shared_ptr<Group>> EngineCore::create_group(GroupOptions options, co
   const GroupKey family = group_key(options.name, options.members, 0);
   const std::chrono::milliseconds timeout = options.timeout;
   const GroupKey key = group_key(options.name, options.members, groups_made(family));
-  Result<std::shared_ptr<Group>> made = make_group(std::move(options), key, rank);
+  const Group::Role role = newcomer() ? Group::Role::alone : Group::Role::member;
+  Result<std::shared_ptr<Group>> made = make_group(std::move(options), key, rank, role);
   if (!made.ok()) return made;
   const std::shared_ptr<Group>& group = made.value();
   if (!coordinated()) {
@@ -116,7 +117,7 @@ Result<std::shared_ptr<Group>> EngineCore::create_group(GroupOptions options, co
   return made;
 }
 
-Result<std::shared_ptr<Group>> EngineCore::make_group(GroupOptions options, GroupKey key, Rank self) {
+Result<std::shared_ptr<Group>> EngineCore::make_group(GroupOptions options, GroupKey key, Rank self, Group::Role role) {
   auto segment = transport::Segment::create({options_.job, key, options.name, options_.worker, options_.slot, self},
                                             segment_shape(static_cast<std::uint32_t>(options.members.size())));
   if (!segment.ok()) return segment.status();
@@ -131,20 +132,30 @@ Result<std::shared_ptr<Group>> EngineCore::make_group(GroupOptions options, Grou
     }
   }
   server_->publish(transport::SegmentKey::of(key), segment.value().descriptor().duplicate());
-  return std::make_shared<Group>(*this, std::move(options), key, self, std::move(segment.value()));
+  return std::make_shared<Group>(*this, std::move(options), key, self, std::move(segment.value()), role);
 }
 
 // Under the lock. From here on views concern the group.
 void EngineCore::add_group(const std::shared_ptr<Group>& group) {
   Members& members = group->members();
   for (std::uint32_t r = 0; r < members.size() && coordinated(); ++r) {
-    for (const auto& [worker, peer] : peers_) {
-      if (peer->slot == members.slot(Rank{r})) members.set_peer(Rank{r}, peer);
-    }
+    const auto peer = peers_.find(worker_of(members.slot(Rank{r})));
+    if (peer != peers_.end() && Rank{r} != members.self()) members.set_peer(Rank{r}, peer->second);
   }
-  group->start_without(excluded_);
+  if (coordinated() && !group->alone()) group->start_without(excluded_, members_);
   group->look_at_connections();
   groups_.push_back(group);
+}
+
+// Under the lock. Who fills the slot, or filled it last.
+WorkerId EngineCore::worker_of(Slot slot) const {
+  for (const membership::Filled& member : members_) {
+    if (member.slot == slot) return member.worker;
+  }
+  for (auto gone = excluded_.rbegin(); gone != excluded_.rend(); ++gone) {
+    if (gone->slot == slot) return gone->worker;
+  }
+  return WorkerId{slot.value()};  // the first worker of a slot has its number
 }
 
 void EngineCore::close_group(const std::shared_ptr<Group>& group, std::chrono::milliseconds grace) {
@@ -181,13 +192,14 @@ void EngineCore::stop(std::chrono::milliseconds grace) {
     if (!ended_) ended_ = Status(Fault::closed, Move::give_up, "the engine was stopped");
     groups = groups_;
   }
+  boundary_changed();
   const Clock::time_point until = Clock::now() + grace;
   for (const auto& group : groups) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
     close_group(group, std::max(left, std::chrono::milliseconds{0}));
   }
   if (link_) {
-    static_cast<void>(control_->run([this] { carry_out(machine_->goodbye()); }));
+    static_cast<void>(control_->run([this] { carry_out(machine_->goodbye(leaves_for_good_.load())); }));
     link_->stop(goodbye_grace);
   }
   stopping_.store(true, std::memory_order_seq_cst);
@@ -216,11 +228,8 @@ std::vector<Slot> EngineCore::present() {
   std::vector<Slot> slots;
   if (fork_guard_.in_child()) return slots;
   const std::lock_guard lock(lock_);
-  for (std::uint32_t s = 0; s < options_.slots; ++s) {
-    const bool gone = std::any_of(excluded_.begin(), excluded_.end(),
-                                  [s](const membership::ExcludedMember& member) { return member.slot == Slot{s}; });
-    if (!gone) slots.push_back(Slot{s});
-  }
+  for (std::uint32_t s = 0; s < options_.slots && !coordinated(); ++s) slots.push_back(Slot{s});
+  for (const membership::Filled& member : members_) slots.push_back(member.slot);
   return slots;
 }
 

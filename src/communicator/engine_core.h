@@ -32,6 +32,7 @@
 #include "communicator/peer.h"
 #include "control/control_thread.h"
 #include "control/worker_link.h"
+#include "membership/boundary_gate.h"
 #include "membership/worker.h"
 #include "transport/life.h"
 #include "transport/segment_server.h"
@@ -53,6 +54,8 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
 
   // ---- engine_core.cc, any thread -------------------------------------------------------------------------------
   Result<std::shared_ptr<Group>> create_group(GroupOptions options, const AddressBook* book);
+  // engine.cc
+  std::shared_ptr<Communicator> handle_of(const std::shared_ptr<Group>& group);
   // Ends the group's ops (Fault::closed) after up to `grace`, and forgets it.
   void close_group(const std::shared_ptr<Group>& group, std::chrono::milliseconds grace);
   // Engine::stop. Idempotent; any thread but the control thread.
@@ -96,8 +99,9 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   // engine_core.cc
   Status start_parts();
   Status check(const GroupOptions& options) const;
-  Result<std::shared_ptr<Group>> make_group(GroupOptions options, GroupKey key, Rank self);
+  Result<std::shared_ptr<Group>> make_group(GroupOptions options, GroupKey key, Rank self, Group::Role role);
   void add_group(const std::shared_ptr<Group>& group);
+  [[nodiscard]] WorkerId worker_of(Slot slot) const;
 
   // engine_drive.cc
   void drive(const Operation* target);
@@ -129,6 +133,20 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   void on_install(const membership::Install& install);
   void on_evicted(const membership::Evicted& evicted);
 
+  // engine_joins.cc: training thread
+  Result<std::optional<StateTransfer>> meet_newcomers(ViewNumber round);
+  Result<std::optional<StateTransfer>> await_transfer(std::optional<ViewNumber> round, Clock::time_point since);
+  Status await_boundary(std::uint64_t seen, Clock::time_point since, const std::string& what);
+  void answer_round(ViewNumber round, std::vector<membership::GroupStatus> statuses);
+  std::vector<membership::GroupStatus> freeze_for_round();
+  // engine_joins.cc: control thread
+  void boundary_changed();
+  void on_hold(const membership::Hold& hold);
+  void on_admit(const membership::Admit& admit);
+  void on_transfer(const membership::Transfer& transfer);
+  void on_round_over(const membership::RoundOver& over);
+  void report_progress();
+
   // engine_segments.cc: control thread
   void fetch_for(const std::shared_ptr<Group>& group);
   void fetch_life(const std::shared_ptr<Peer>& peer);
@@ -146,14 +164,32 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   std::vector<std::shared_ptr<Peer>> former_peers_;  // sleepers may still hold pointers to their lives
   std::vector<std::shared_ptr<Operation>> finished_;
   std::vector<membership::ExcludedMember> excluded_;
+  std::vector<membership::Filled> members_;  // of the view
   ViewNumber view_;
-  std::optional<Status> ended_;  // evicted, stopped: why no group can be made any more
+  // Boundaries: the step and the hold (rule 19), and the round whose state moves.
+  membership::BoundaryGate gate_;
+  bool in_session_ = false;  // it has boundaries
+  bool newcomer_ = false;    // not in the view yet: groups are made alone
+  std::optional<std::string> leave_because_;
+  bool job_finished_ = false;
+  std::optional<StateTransfer> transfer_;
+  std::shared_ptr<Group> transfer_group_;
+  bool transfer_handed_out_ = false;        // to the training thread
+  std::optional<ViewNumber> joined_round_;  // the last one that ended with its newcomers in
+  std::optional<Status> ended_;             // evicted, stopped: why no group can be made any more
 
   std::atomic<std::int64_t> open_ops_{0};  // issued and not settled
   std::atomic<std::uint32_t> drivers_{0};  // callers that wait
   std::atomic<bool> engine_thread_active_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<std::int64_t> link_lost_at_ns_{0};  // steady clock; 0: the coordinator is connected
+
+  std::mutex boundary_mutex_;
+  std::condition_variable boundary_;
+  std::atomic<std::uint64_t> boundary_events_{0};  // raised under boundary_mutex_
+  std::atomic<bool> said_waiting_{false};
+  std::atomic<bool> first_step_due_{false};
+  std::atomic<bool> leaves_for_good_{false};
 
   std::mutex idle_mutex_;
   std::condition_variable idle_;

@@ -198,9 +198,9 @@ void EngineCore::attend() {
     if (coordinated()) look_for_orphanhood(now);
   });
   for (const Slot slot : absent) {
-    // The first worker of a slot has the slot's number.
     control_->post([this, slot] {
-      carry_out(machine_->waits_for(WorkerId{slot.value()}, "an op waits for it and it has not come"));
+      const WorkerId worker = change([&] { return worker_of(slot); });
+      carry_out(machine_->waits_for(worker, "an op waits for it and it has not come"));
     });
   }
 }

@@ -21,7 +21,7 @@ void EngineCore::fetch_for(const std::shared_ptr<Group>& group) {
   std::vector<std::shared_ptr<Peer>> lives;
   {
     const std::lock_guard lock(lock_);
-    if (ended_ || !group->health().ok()) return;
+    if (ended_ || !group->health().ok() || group->alone()) return;
     Members& members = group->members();
     for (std::uint32_t r = 0; r < members.size(); ++r) {
       const Rank rank{r};

@@ -55,6 +55,10 @@ Status EngineCore::join() {
     link_lost_at_ns_.compare_exchange_strong(connected, steady_ns(), std::memory_order_relaxed);
     log::info("no connection to the coordinator at " + options_.coordinator + ": " + why.message() +
               "; training goes on");
+    if (machine_->state() != membership::Worker::State::joining) {
+      carry_out(machine_->connection_lost());
+      boundary_changed();
+    }
   };
   link.events.lost = lost;
   link.events.refused = [lost, told](const Status& why) {
@@ -63,6 +67,7 @@ Status EngineCore::join() {
   };
   link_ = std::make_unique<control::WorkerLink>(*control_, std::move(link));
   link_->start();
+  control_->post([this] { report_progress(); });
 
   std::unique_lock joined(joined_mutex_);
   joined_.wait_for(joined, deadlines::connect, [this] { return has_joined_ || !join_failure_.ok(); });
@@ -83,17 +88,30 @@ void EngineCore::carry_out(membership::WorkerEffects effects) {
   if (machine_->state() != membership::Worker::State::joining && !effects.install) {
     change([&] {
       view_ = machine_->view();
-      if (excluded_.empty()) excluded_ = machine_->excluded();
+      excluded_ = machine_->excluded();
+      members_ = machine_->members();
+      newcomer_ = machine_->is_newcomer();
     });
   }
   if (!effects.addresses.empty()) on_addresses(effects.addresses);
+  if (effects.hold) on_hold(*effects.hold);
+  if (effects.admit) on_admit(*effects.admit);
   if (effects.freeze) {
     std::vector<membership::GroupStatus> statuses = on_freeze(*effects.freeze);
     membership::WorkerEffects answer = machine_->frozen(effects.freeze->view, std::move(statuses));
     for (membership::FromWorker& message : answer.send) effects.send.push_back(std::move(message));
   }
+  if (effects.transfer) on_transfer(*effects.transfer);
   if (effects.install) on_install(*effects.install);
+  if (effects.round_over) on_round_over(*effects.round_over);
   if (effects.evicted) on_evicted(*effects.evicted);
+  if (effects.leave || effects.job_finished) {
+    change([&] {
+      if (effects.leave) leave_because_ = effects.leave->reason;
+      job_finished_ = job_finished_ || effects.job_finished;
+    });
+    boundary_changed();
+  }
   for (const membership::FromWorker& message : effects.send) {
     // Without a connection the next opening says what still holds.
     static_cast<void>(link_->send(message));
@@ -113,7 +131,8 @@ void EngineCore::on_addresses(const std::vector<membership::WorkerAddress>& addr
       peers_.emplace(address.worker, peer);
       for (const auto& group : groups_) {
         const std::optional<Rank> rank = group->members().rank_of(address.slot);
-        if (rank && !group->members().peer(*rank)) group->members().set_peer(*rank, peer);
+        const bool of_its_epoch = !group->transfers_state() && worker_of(address.slot) == address.worker;
+        if (rank && of_its_epoch && !group->members().peer(*rank)) group->members().set_peer(*rank, peer);
       }
     }
     return groups_;
@@ -130,7 +149,8 @@ std::vector<membership::GroupStatus> EngineCore::on_freeze(const membership::Fre
           request.excluding.begin(), request.excluding.end(),
           [&](const membership::ExcludedMember& member) { return group->members().rank_of(member.slot).has_value(); });
       // A group that fails with its members has nothing to be resolved, and is not kept waiting for its error.
-      if (!concerned || group->options().policy == Policy::fail) continue;
+      if (group->transfers_state()) continue;
+      if (!group->alone() && (!concerned || group->options().policy == Policy::fail)) continue;
       statuses.push_back(group->freeze(request.excluding));
       group->flush();
     }
@@ -139,18 +159,30 @@ std::vector<membership::GroupStatus> EngineCore::on_freeze(const membership::Fre
 }
 
 void EngineCore::on_install(const membership::Install& install) {
-  change([&] {
+  if (!install.joined.empty()) on_addresses(install.joined);
+  const std::vector<std::shared_ptr<Group>> groups = change([&] {
     excluded_ = install.excluded;
     view_ = install.view;
+    members_ = machine_->members();
+    if (newcomer_ && !machine_->is_newcomer()) first_step_due_.store(true);
+    newcomer_ = machine_->is_newcomer();
+    std::vector<std::shared_ptr<Peer>> members;
+    for (const membership::Filled& member : members_) {
+      const auto peer = peers_.find(member.worker);
+      if (peer != peers_.end()) members.push_back(peer->second);
+    }
     for (const membership::ExcludedMember& member : install.excluded) {
       const auto peer = peers_.find(member.worker);
       if (peer != peers_.end()) peer->second->excluded_because = member.reason;
     }
     for (const auto& group : groups_) {
-      group->install(install);
+      if (group->transfers_state()) continue;
+      group->install(install, members);
       group->flush();
     }
+    return groups_;
   });
+  for (const auto& group : groups) fetch_for(group);
 }
 
 void EngineCore::on_evicted(const membership::Evicted& evicted) {
@@ -165,6 +197,7 @@ void EngineCore::on_evicted(const membership::Evicted& evicted) {
     ended_ = status;
     for (const auto& group : groups_) group->fail(status);
   });
+  boundary_changed();
   log::error(ended_->message());
 }
 

@@ -43,7 +43,7 @@ transport::SegmentShape segment_shape(std::uint32_t members) {
   return shape;
 }
 
-Group::Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, transport::Segment own, bool alone)
+Group::Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, transport::Segment own, Role role)
     : host_(host),
       options_(std::move(options)),
       key_(key),
@@ -54,7 +54,7 @@ Group::Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, tra
                       [this](Rank rank) { return members_.segment_for_messages(rank); }),
       region_(members_.own().shape().region_bytes),
       lost_(options_.members.size(), false),
-      alone_(alone) {}
+      role_(role) {}
 
 GroupFacts Group::facts() const {
   return {members_.size(), members_.self(), options_.lowest_member_is_root, entry_budget_bytes};
@@ -73,7 +73,7 @@ std::shared_ptr<Operation> Group::issue(Call call, std::shared_ptr<OperationDriv
                                                std::move(driver));
   operation->weight = weight_;
   operation->step_start = step_start_;
-  if (alone_) {
+  if (alone()) {
     next_sequence_ += sends || receives ? 0 : 1;
     do_alone(operation);
   } else if (sends || receives) {

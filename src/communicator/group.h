@@ -40,9 +40,14 @@ class Group {
  public:
   using Clock = Operation::Clock;
 
-  // `own`: this member's segment, of segment_shape(). `host` must outlive the group's last use. `alone`: of a newcomer
-  // that has not joined.
-  Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, transport::Segment own, bool alone = false);
+  enum class Role : std::uint8_t {
+    member,
+    alone,           // of a newcomer that has not joined: becomes `member` when it does
+    state_transfer,  // carries the state to newcomers: takes no part in views, and ends with its round
+  };
+  // `own`: this member's segment, of segment_shape(). `host` must outlive the group's last use.
+  Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, transport::Segment own,
+        Role role = Role::member);
 
   // ---- callers (group.cc) ---------------------------------------------------------------------------------------
   // Queues the call, or returns an op that is done already (a wrong call, a group that can do no more).
@@ -85,22 +90,23 @@ class Group {
   void look_at_connections();
   // Freezes and reports (protocol rules 7, 8), with the entry words of those `excluding` that are members.
   membership::GroupStatus freeze(const std::vector<membership::ExcludedMember>& excluding);
-  void install(const membership::Install& install);
-  // A group made late: members that were excluded before it existed.
-  void start_without(const std::vector<membership::ExcludedMember>& excluded);
+  // `members`: of the view, this worker left out, as far as they are known.
+  void install(const membership::Install& install, const std::vector<std::shared_ptr<Peer>>& members);
+  // A group made late: slots that were vacant before it existed.
+  void start_without(const std::vector<membership::ExcludedMember>& excluded,
+                     const std::vector<membership::Filled>& filled);
   Status set_policy(Policy policy);
 
   // ---- joining (group_joins.cc) ---------------------------------------------------------------------------------
   // Ops run on this member's input alone, at their issue.
-  [[nodiscard]] bool alone() const { return alone_; }
+  [[nodiscard]] bool alone() const { return role_ == Role::alone; }
+  [[nodiscard]] bool transfers_state() const { return role_ == Role::state_transfer; }
   Status answer_broadcasts(std::vector<std::vector<std::byte>> answers);
   // ok, or why no member can join now: an op is in flight, or the group has failed.
   [[nodiscard]] Status ready_for_newcomers() const;
-  // What `install` brings this group is a new epoch: a member joins it, or this one joins the others.
-  [[nodiscard]] bool starts_anew(const membership::Install& install) const;
-  // The workers of the epoch: called before install() where starts_anew(). Segments of others than before are dropped.
-  void take_members(const std::vector<std::shared_ptr<Peer>>& peers);
-  // The round for which it was frozen is over without a new view.
+  // Stops at the boundary where newcomers come in, and reports.
+  membership::GroupStatus freeze_for_round();
+  // That round is over; a view change may still keep the group frozen.
   void thaw();
   Status set_weight(double weight);
   // A step begins: what policy exact expects of the ops issued from here on.
@@ -143,7 +149,8 @@ class Group {
 
   // group_joins.cc
   void do_alone(const std::shared_ptr<Operation>& operation);
-  void start_anew(const membership::GroupResolution& resolution);
+  void take_members(const std::vector<std::shared_ptr<Peer>>& members);
+  void start_anew(const membership::GroupResolution& resolution, const std::vector<std::shared_ptr<Peer>>& members);
 
   // group_actions.cc
   void perform(const algorithm::Action& action);
@@ -186,7 +193,8 @@ class Group {
   std::uint64_t repaired_below_ = 0;     // entries below it were in flight when a member was lost
   std::uint64_t taken_over_before_ = 0;  // blocks taken over when the last repaired op was reported
 
-  bool alone_ = false;
+  Role role_ = Role::member;
+  bool view_pending_ = false;                   // frozen for a view change
   std::deque<std::vector<std::byte>> answers_;  // alone: of the next broadcasts
   double weight_ = 1;                           // of this member's input in averages issued from here on
   std::uint64_t step_start_ = 0;                // of ops issued from here on

@@ -25,7 +25,7 @@ void Group::do_alone(const std::shared_ptr<Operation>& operation) {
 }
 
 Status Group::answer_broadcasts(std::vector<std::vector<std::byte>> answers) {
-  if (!alone_) {
+  if (!alone()) {
     return {Fault::invalid_argument, Move::fix_call,
             "the broadcasts of group '" + options_.name +
                 "' are answered by its root: only a worker that has not joined yet can answer its own"};
@@ -40,7 +40,7 @@ Status Group::ready_for_newcomers() const {
                   members_.name(members_.self()) + ": group '" + options_.name + "' cannot take in a newcomer: " + why);
   };
   if (broken_) return not_ready("it has failed (" + broken_->message() + "). Shut it down before the boundary");
-  if (alone_) return {};
+  if (alone()) return {};
   const Operation* open_op = !entries_.empty()     ? entries_.front().operation.get()
                              : !queue_.empty()     ? queue_.front().get()
                              : !transfers_.empty() ? transfers_.begin()->second.get()
@@ -52,16 +52,20 @@ Status Group::ready_for_newcomers() const {
   return {};
 }
 
-void Group::thaw() { machine_.thaw(); }
-
-bool Group::starts_anew(const membership::Install& install) const {
-  return std::any_of(install.groups.begin(), install.groups.end(), [this](const auto& resolution) {
-    return resolution.group == key_ && resolution.epoch > machine_.epoch();
-  });
+membership::GroupStatus Group::freeze_for_round() {
+  membership::GroupStatus status = machine_.freeze();
+  status.group = key_;
+  status.name = options_.name;
+  status.alone = alone();
+  return status;
 }
 
-void Group::take_members(const std::vector<std::shared_ptr<Peer>>& peers) {
-  for (const std::shared_ptr<Peer>& peer : peers) {
+void Group::thaw() {
+  if (!view_pending_) machine_.thaw();
+}
+
+void Group::take_members(const std::vector<std::shared_ptr<Peer>>& members) {
+  for (const std::shared_ptr<Peer>& peer : members) {
     const std::optional<Rank> rank = members_.rank_of(peer->slot);
     if (!rank || *rank == members_.self() || members_.peer(*rank) == peer) continue;
     members_.replace(*rank, peer);
@@ -72,16 +76,18 @@ void Group::take_members(const std::vector<std::shared_ptr<Peer>>& peers) {
   }
 }
 
-void Group::start_anew(const membership::GroupResolution& resolution) {
+void Group::start_anew(const membership::GroupResolution& resolution,
+                       const std::vector<std::shared_ptr<Peer>>& members) {
   if (broken_) return;
-  const bool idle = entries_.empty() && machine_.idle() && (alone_ || machine_.entered() == resolution.base);
+  const bool idle = entries_.empty() && machine_.idle() && (alone() || machine_.entered() == resolution.base);
   if (!idle) {
     return fail({Fault::mismatch, Move::give_up,
                  "group '" + options_.name + "' has entered " + std::to_string(machine_.entered()) +
                      " ops here, but the coordinator has newcomers begin at " + std::to_string(resolution.base) +
                      ". This is a fault of closeranks; please report it"});
   }
-  const bool joins = std::exchange(alone_, false);
+  const bool joins = std::exchange(role_, Role::member) == Role::alone;
+  take_members(members);
   machine_.install(resolution);
   members_.start_anew(resolution.epoch, joins);
   region_ = RegionAllocator(members_.own().shape().region_bytes);

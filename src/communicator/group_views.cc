@@ -7,7 +7,7 @@
 namespace closeranks::communicator {
 
 std::vector<Slot> Group::present() const {
-  if (alone_) return {members_.slot(members_.self())};
+  if (alone()) return {members_.slot(members_.self())};
   std::vector<Slot> slots;
   const algorithm::RankSet& ranks = machine_.present();
   for (std::uint32_t r = 0; r < members_.size(); ++r) {
@@ -18,19 +18,18 @@ std::vector<Slot> Group::present() const {
 
 bool Group::has_present(Slot slot) const {
   const std::optional<Rank> rank = members_.rank_of(slot);
-  if (alone_) return rank == members_.self();
+  if (alone()) return rank == members_.self();
   return rank.has_value() && machine_.present()[rank->value()];
 }
 
 void Group::look_at_connections() {
-  if (alone_) return;
+  if (alone()) return;
   if (members_.publish_connected(machine_.present())) ring_pending_ = true;
 }
 
 membership::GroupStatus Group::freeze(const std::vector<membership::ExcludedMember>& excluding) {
-  membership::GroupStatus status = machine_.freeze();
-  status.group = key_;
-  status.name = options_.name;
+  view_pending_ = true;
+  membership::GroupStatus status = freeze_for_round();
   for (const membership::ExcludedMember& excluded : excluding) {
     const std::optional<Rank> rank = members_.rank_of(excluded.slot);
     if (!rank) continue;
@@ -43,12 +42,12 @@ membership::GroupStatus Group::freeze(const std::vector<membership::ExcludedMemb
   return status;
 }
 
-void Group::install(const membership::Install& install) {
+void Group::install(const membership::Install& install, const std::vector<std::shared_ptr<Peer>>& members) {
   // Freezing is no step of its own here: it tells what is known, and install() ends it.
-  membership::GroupStatus known = machine_.freeze();
-  known.group = key_;
+  const membership::GroupStatus known = freeze_for_round();
+  view_pending_ = false;
   membership::GroupResolution resolution = membership::resolution_for(install, known);
-  if (resolution.epoch > machine_.epoch()) return start_anew(resolution);
+  if (resolution.epoch > machine_.epoch()) return start_anew(resolution, members);
   if (machine_.policy() == Policy::fail) {
     // Not frozen and not resolved: an entry of such a group succeeds with everybody or fails. What a lost member had
     // entered counts, so that an entry that others have decided to succeed is combined with its input here too.
@@ -75,10 +74,11 @@ void Group::install(const membership::Install& install) {
   look_at_connections();
 }
 
-void Group::start_without(const std::vector<membership::ExcludedMember>& excluded) {
+void Group::start_without(const std::vector<membership::ExcludedMember>& excluded,
+                          const std::vector<membership::Filled>& filled) {
   membership::GroupResolution resolution;
   resolution.group = key_;
-  resolution.departures = membership::departures_of_new_group(excluded, options_.members);
+  resolution.departures = membership::departures_of_new_group(excluded, options_.members, filled);
   if (resolution.departures.empty()) return;
   resolution.view = resolution.departures.back().view;
   machine_.install(resolution);

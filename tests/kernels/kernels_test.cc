@@ -385,6 +385,107 @@ TEST(Kernels, AllInstructionSetsAgree) {
   }
 }
 
+template <class T>
+std::vector<T> weighted(DType dtype, const std::vector<std::vector<T>>& inputs, const std::vector<double>& weights) {
+  std::vector<const std::byte*> sources;
+  for (const auto& input : inputs) sources.push_back(reinterpret_cast<const std::byte*>(input.data()));
+  std::vector<T> result(inputs[0].size());
+  reduce_weighted(dtype, sources, weights, reinterpret_cast<std::byte*>(result.data()), result.size() * sizeof(T));
+  return result;
+}
+
+TEST(WeightedMean, EqualWeightsAreThePlainMean) {
+  std::mt19937_64 random(23);
+  for (const DType dtype : all_dtypes) {
+    if (!check_reduction(dtype, ReduceOp::avg).ok()) continue;
+    std::vector<std::vector<std::uint8_t>> inputs(3, std::vector<std::uint8_t>(size_of(dtype) * 77));
+    for (auto& input : inputs) {
+      for (auto& byte : input) byte = static_cast<std::uint8_t>(random());
+    }
+    const auto plain = reduced(dtype, ReduceOp::avg, inputs);
+    EXPECT_EQ(weighted(dtype, inputs, {0.3, 0.3, 0.3}), plain) << name_of(dtype);
+  }
+}
+
+template <class T>
+void check_weighted_floats(DType dtype) {
+  std::mt19937_64 random(29);
+  std::normal_distribution<T> normal;
+  const std::vector<double> weights{3, 1.25, 64};
+  for (const std::size_t count : {1u, 7u, 16u, 33u, 1000u}) {
+    std::vector<std::vector<T>> inputs(3, std::vector<T>(count));
+    for (auto& input : inputs) {
+      for (T& value : input) value = normal(random);
+    }
+    const auto result = weighted(dtype, inputs, weights);
+    for (std::size_t i = 0; i < count; ++i) {
+      volatile T sum = static_cast<T>(weights[0]) * inputs[0][i];
+      for (std::size_t s = 1; s < 3; ++s) {
+        volatile T product = static_cast<T>(weights[s]) * inputs[s][i];
+        sum = sum + product;
+      }
+      ASSERT_EQ(bits_of(result[i]), bits_of<T>(sum / static_cast<T>(68.25))) << name_of(dtype) << ' ' << i;
+    }
+  }
+}
+
+TEST(WeightedMean, OfFloats) {
+  check_weighted_floats<float>(DType::float32);
+  check_weighted_floats<double>(DType::float64);
+}
+
+TEST(WeightedMean, OfHalvesIsRoundedOnce) {
+  for (const Half& half : {ieee, brain}) {
+    std::mt19937_64 random(31);
+    std::vector<std::vector<std::uint16_t>> inputs(2, std::vector<std::uint16_t>(4099));
+    for (auto& input : inputs) {
+      for (auto& value : input) value = half.nearest(static_cast<float>(random() % 2000) / 7.0f);
+    }
+    const auto result = weighted(half.dtype, inputs, {1, 31});
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      const volatile float product = 31.0f * half.value(inputs[1][i]);
+      const float sum = half.value(inputs[0][i]) + product;
+      ASSERT_EQ(result[i], half.nearest(sum / 32.0f)) << name_of(half.dtype) << ' ' << i;
+    }
+  }
+}
+
+TEST(WeightedMean, OfIntegersAndComplexNumbers) {
+  EXPECT_EQ(weighted<std::int32_t>(DType::int32, {{10, -10, 7}, {20, -20, -8}}, {3, 1}),
+            (std::vector<std::int32_t>{12, -12, 3}));
+  constexpr auto most = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(weighted<std::int64_t>(DType::int64, {{most}, {most}}, {1, 2}), (std::vector<std::int64_t>{most}));
+  using Row = std::vector<std::complex<float>>;
+  EXPECT_EQ(weighted<std::complex<float>>(DType::complex64, {Row{{4, 8}}, Row{{8, 0}}}, {1, 3}), (Row{{7, 2}}));
+}
+
+TEST(WeightedMean, OfNothingIsZero) {
+  std::vector<float> result(5, 3.0f);
+  reduce_weighted(DType::float32, {}, {}, reinterpret_cast<std::byte*>(result.data()), 20);
+  EXPECT_EQ(result, std::vector<float>(5, 0.0f));
+}
+
+TEST(WeightedMean, AllInstructionSetsAgree) {
+  std::mt19937_64 random(37);
+  const std::int64_t supported = hwy::SupportedTargets();
+  for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64}) {
+    std::vector<std::vector<std::uint8_t>> inputs(4, std::vector<std::uint8_t>(size_of(dtype) * 1003));
+    for (auto& input : inputs) {
+      for (auto& byte : input) byte = static_cast<std::uint8_t>(random());
+    }
+    const std::vector<double> weights{1, 0.1, 32, 7};
+    const auto best = without_nans(dtype, weighted(dtype, inputs, weights));
+    for (std::int64_t rest = supported; rest != 0; rest &= rest - 1) {
+      hwy::SetSupportedTargetsForTest(rest & -rest);
+      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+      ASSERT_EQ(without_nans(dtype, weighted(dtype, inputs, weights)), best)
+          << name_of(dtype) << ' ' << hwy::TargetName(rest & -rest);
+    }
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+}
+
 TEST(Kernels, FlushToZeroOfTheCallingThreadDoesNotMatter) {
   const float tiny = std::numeric_limits<float>::denorm_min();
   const auto expected = reduced<float>(DType::float32, ReduceOp::sum, {{tiny}, {tiny}});
