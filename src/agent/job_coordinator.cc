@@ -119,7 +119,7 @@ void Job::on_excluded(WorkerId id, const std::string& reason) {
 
 // In order. For good: the others go on, and its slot stays vacant.
 void Job::on_left(WorkerId id, const std::string& reason) {
-  if (reason != membership::left_for_good) return;
+  if (!reason.starts_with(membership::left_for_good)) return;
   workers_.at(id).left_for_good = true;
   verdict_.left_for_good(id);
   output_->say(name_of(id) + " leaves the job for good");

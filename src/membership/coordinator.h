@@ -218,6 +218,7 @@ class Coordinator {
   // Restarted, and some worker may not have what the journal says: the next change names everybody excluded so far.
   bool unresolved_ = false;
   bool restarted_ = false;
+  bool session_started_ = false;  // some worker has boundaries
   bool ended_ = false;
   std::vector<WorkerAddress> unannounced_;
   std::optional<Time> announce_at_;

@@ -33,9 +33,9 @@ enum class EventKind : std::uint8_t {
   superseded,       // a worker knows a newer coordinator: this one must stop. Once
 };
 
-// The reason of worker_left for one that left on purpose (Goodbye for_good): its exclusion follows, and it is not
-// replaced.
-inline constexpr std::string_view left_for_good = "left the job for good";
+// So begins the reason of worker_left for one that left on purpose (Goodbye for_good): its exclusion follows, and it is
+// not replaced.
+inline constexpr std::string_view left_for_good = "left the job";
 
 std::string_view name_of(EventKind kind);  // "worker_suspected", ...
 

@@ -176,9 +176,10 @@ void Coordinator::install() {
   give_up_without_shrink();
 }
 
-// Without shrink the first loss ends the job, once it is known that it was one.
+// Without shrink the first loss ends the job, once it is known that it was one. Not of a session, whose groups go on by
+// their policy and whose workers are replaced.
 void Coordinator::give_up_without_shrink() {
-  if (config_.shrink || ended_) return;
+  if (config_.shrink || session_started_ || ended_) return;
   for (const Member& member : roster_.members()) {
     if (member.life != Life::excluded || !member.in_view || member.for_good) continue;
     const bool orderly = member.end.known && member.end.by_itself && member.end.wait_status == 0 && !member.waited_for;
