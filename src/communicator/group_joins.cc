@@ -79,7 +79,10 @@ void Group::take_members(const std::vector<std::shared_ptr<Peer>>& members) {
 void Group::start_anew(const membership::GroupResolution& resolution,
                        const std::vector<std::shared_ptr<Peer>>& members) {
   if (broken_) return;
-  const bool idle = entries_.empty() && machine_.idle() && (alone() || machine_.entered() == resolution.base);
+  // Under policy fail members may have been told apart by a loss: the highest count is everybody's.
+  const bool behind = queue_.empty() && machine_.policy() == Policy::fail && machine_.entered() < resolution.base;
+  const bool idle =
+      entries_.empty() && machine_.idle() && (alone() || behind || machine_.entered() == resolution.base);
   if (!idle) {
     return fail({Fault::mismatch, Move::give_up,
                  "group '" + options_.name + "' has entered " + std::to_string(machine_.entered()) +
@@ -93,6 +96,7 @@ void Group::start_anew(const membership::GroupResolution& resolution,
   region_ = RegionAllocator(members_.own().shape().region_bytes);
   members_.own().entered().store(resolution.base, std::memory_order_relaxed);
   members_.own().completed().store(resolution.base, std::memory_order_relaxed);
+  if (queue_.empty()) next_sequence_ = resolution.base;
   repaired_below_ = 0;
   step_start_ = resolution.base;
   if (joins) {

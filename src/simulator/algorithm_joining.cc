@@ -35,27 +35,25 @@ void AlgorithmWorld::list_join_steps(std::vector<Step>& steps) {
 void AlgorithmWorld::join(std::uint32_t joined) {
   boundary_passed_ = true;
   ++view_.n;
-  membership::GroupResolution resolution;
-  resolution.view = resolution.epoch = view_;
-  resolution.base = *setting_->scenario.rejoin_at;
-  for (std::uint32_t index = 0; index < count(); ++index) {
-    if (in_job(index)) {
-      resolution.departures = members_[index].machine.freeze().departures;
-    }
-  }
-  std::erase_if(resolution.departures, [joined](const auto& departure) { return departure.slot == Slot{joined}; });
-
   std::erase(exclusions_, static_cast<std::uint8_t>(joined));
   excluded_[joined] = false;
   ++generation_[joined];
   members_[joined] = make_member(joined);
   members_[joined].known_generations = generation_;
   members_[joined].holds = std::uint32_t{1} << joined;
-  members_[joined].machine.freeze();
+  members_[joined].alone = true;
+  joined_in_[joined] = view_;
   memory_.clear(Rank{joined});
   std::fill_n(results_.begin() + static_cast<std::ptrdiff_t>(joined * setting_->scenario.calls.size()),
               setting_->scenario.calls.size(), 0);
-  decide(std::make_shared<const membership::GroupResolution>(std::move(resolution)));
+  std::vector<membership::GroupStatus> statuses;
+  for (std::uint32_t index = 0; index < count(); ++index) {
+    if (in_job(index)) {
+      statuses.push_back(status_of(index));
+    }
+  }
+  decide(std::make_shared<const membership::GroupResolution>(
+      membership::resolve_group(statuses, view_, {}, setting_->scenario.resolving, refills())));
 }
 
 // What the engine does around the machine's own start: memory of workers before the present ones is let go, and the
@@ -68,6 +66,7 @@ void AlgorithmWorld::start_anew(std::uint32_t index, const membership::GroupReso
     }
   }
   member.known_generations = generation_;
+  member.alone = false;
   member.machine.install(resolution);
   memory_.entered(Rank{index}) = memory_.completed(Rank{index}) = resolution.base;
 }

@@ -52,6 +52,13 @@ AlgorithmScenario draw_scenario(Dice& dice) {
   if (dice.one_in(12)) {
     scenario.odd = OddCall{Rank{dice.below(scenario.members)}, dice.below(entries)};
   }
+  if (scenario.policy == Policy::repair && dice.one_in(5)) {
+    scenario.policy = Policy::exact;
+    scenario.entries_per_step = 1 + dice.below(4);
+  }
+  if (scenario.coordinated && dice.one_in(2)) {
+    scenario.rejoin_at = dice.below(entries);
+  }
   return scenario;
 }
 

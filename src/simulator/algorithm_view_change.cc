@@ -84,10 +84,25 @@ membership::ExcludedMember AlgorithmWorld::excluded_member(std::uint32_t member)
   return {worker(member), Slot{member}, excluded_in_[member], "killed by signal 9"};
 }
 
+membership::GroupStatus AlgorithmWorld::status_of(std::uint32_t index) {
+  membership::GroupStatus status = members_[index].machine.freeze();
+  status.alone = members_[index].alone;
+  return status;
+}
+
+std::vector<membership::Refill> AlgorithmWorld::refills() const {
+  std::vector<membership::Refill> refills;
+  for (std::uint32_t index = 0; index < count(); ++index) {
+    if (generation_[index] > 0) {
+      refills.push_back({Slot{index}, joined_in_[index]});
+    }
+  }
+  return refills;
+}
+
 void AlgorithmWorld::freeze(std::uint32_t index) {
-  Member& member = members_[index];
   decisions_[index] = {};  // of an older view: refused from now on
-  auto status = std::make_shared<membership::GroupStatus>(member.machine.freeze());
+  auto status = std::make_shared<membership::GroupStatus>(status_of(index));
   Digest digest;
   digest.add(status->entered << 32 | status->completed);
   digest.add(status->departures);
@@ -129,7 +144,7 @@ void AlgorithmWorld::resolve() {
     }
   }
   auto resolution = std::make_shared<const membership::GroupResolution>(
-      membership::resolve_group(statuses, view_, newly, setting_->scenario.resolving));
+      membership::resolve_group(statuses, view_, newly, setting_->scenario.resolving, refills()));
   check_decision(*resolution);
   decide(std::move(resolution));
 }

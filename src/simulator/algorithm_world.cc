@@ -251,8 +251,8 @@ std::uint64_t AlgorithmWorld::hash() const {
   thread_local std::vector<std::uint64_t> state;  // one buffer for millions of states
   for (std::uint32_t index = 0; index < count(); ++index) {
     const Member& member = members_[index];
-    add(member.alive | member.suspected << 1 | member.told << 2 | member.early << 3 | excluded_[index] << 4 |
-        std::uint64_t{member.holds} << 24 | std::uint64_t{generation_[index]} << 40 |
+    add(member.alive | member.suspected << 1 | member.told << 2 | member.alone << 5 | member.early << 3 |
+        excluded_[index] << 4 | std::uint64_t{member.holds} << 24 | std::uint64_t{generation_[index]} << 40 |
         static_cast<std::uint64_t>(member.entering) << 8 | static_cast<std::uint64_t>(member.pending.kind) << 16);
     add(answers_[index].digest);
     add(decisions_[index].digest);

@@ -72,6 +72,7 @@ class AlgorithmWorld {
     bool alive = true;
     bool suspected = false;
     bool told = false;   // of a lost peer
+    bool alone = false;  // a newcomer that has not learnt that it is in
     bool early = false;  // entered before its data (rule entered_after_data off)
     Entering entering = Entering::idle;
     std::uint32_t holds = 0;          // bit r: the memory of rank r
@@ -120,6 +121,8 @@ class AlgorithmWorld {
   void decide(std::shared_ptr<const membership::GroupResolution> resolution);
   void install(std::uint32_t member);
   void restart_coordinator();
+  [[nodiscard]] membership::GroupStatus status_of(std::uint32_t member);  // frozen
+  [[nodiscard]] std::vector<membership::Refill> refills() const;
   [[nodiscard]] WorkerId worker(std::uint32_t member) const;
   [[nodiscard]] membership::ExcludedMember excluded_member(std::uint32_t member) const;
 
@@ -144,6 +147,7 @@ class AlgorithmWorld {
   std::uint32_t restarts_ = 0;
   bool boundary_passed_ = false;  // before entry rejoin_at
   Generations generation_{};      // newcomers so far in each place
+  std::array<ViewNumber, AlgorithmScenario::max_members> joined_in_{};
 
   // Coordinator.
   ViewNumber view_{1, 0};

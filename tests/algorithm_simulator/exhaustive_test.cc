@@ -114,6 +114,49 @@ std::vector<Case> mixed_cases() {
   return cases;
 }
 
+// A newcomer in a dead member's place before the last entry; deaths before, during and after.
+std::vector<Case> rejoining_cases() {
+  std::vector<Case> cases;
+  const auto add = [&cases](std::string name, AlgorithmScenario scenario, std::uint64_t rejoin_at) {
+    scenario.rejoin_at = rejoin_at;
+    cases.push_back({"rejoin_" + std::move(name), std::move(scenario)});
+  };
+  const ScenarioCall small{OpKind::all_reduce, 0, Rank{0}};
+  const ScenarioCall one{OpKind::all_reduce, 1, Rank{0}};
+  const ScenarioCall two{OpKind::all_reduce, 2, Rank{0}};
+  add("one_death", scenario_of(3, {small, two}, 1, 1), 1);
+  add("two_deaths", scenario_of(3, {small, one}, 2), 1);
+  add("two_deaths_inline", scenario_of(3, {small, small}, 2, 1), 1);
+  add("of_two", scenario_of(2, {one, two, one}, 1, 1), 1);
+  add("at_the_start", scenario_of(3, {one}, 2), 0);
+  add("gather", scenario_of(3, {small, {OpKind::gather, 1, Rank{0}}}, 2), 1);
+  add("broadcast", scenario_of(3, {small, {OpKind::broadcast, 1, Rank{0}}}, 2), 1);
+  AlgorithmScenario fail = scenario_of(3, {small, one}, 2);
+  fail.policy = Policy::fail;
+  add("fail", fail, 1);
+  AlgorithmScenario connecting = scenario_of(3, {small, small}, 2);
+  connecting.connecting = true;
+  add("connecting", connecting, 1);
+  return cases;
+}
+
+std::vector<Case> exact_cases() {
+  std::vector<Case> cases;
+  const ScenarioCall small{OpKind::all_reduce, 0, Rank{0}};
+  const ScenarioCall one{OpKind::all_reduce, 1, Rank{0}};
+  const auto add = [&cases](std::string name, AlgorithmScenario scenario) {
+    scenario.policy = Policy::exact;
+    cases.push_back({"exact_" + std::move(name), std::move(scenario)});
+  };
+  add("one_step", scenario_of(3, {one, one}, 1, 1));
+  add("two_steps", scenario_of(3, {small, small, small}, 2, 1));
+  add("two_deaths", scenario_of(3, {small, one}, 2));
+  AlgorithmScenario rejoin = scenario_of(3, {small, small, small}, 2);
+  rejoin.rejoin_at = 1;
+  add("rejoin", rejoin);
+  return cases;
+}
+
 class Exhaustive : public testing::TestWithParam<Case> {};
 
 TEST_P(Exhaustive, KeepsEveryPromise) {
@@ -126,6 +169,8 @@ TEST_P(Exhaustive, KeepsEveryPromise) {
 
 std::string name_of_case(const testing::TestParamInfo<Case>& info) { return info.param.name; }
 INSTANTIATE_TEST_SUITE_P(Kinds, Exhaustive, testing::ValuesIn(cases_of_each_kind()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Rejoining, Exhaustive, testing::ValuesIn(rejoining_cases()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Exact, Exhaustive, testing::ValuesIn(exact_cases()), name_of_case);
 INSTANTIATE_TEST_SUITE_P(Mixed, Exhaustive, testing::ValuesIn(mixed_cases()), name_of_case);
 
 }  // namespace

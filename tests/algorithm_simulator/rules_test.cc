@@ -81,6 +81,16 @@ std::vector<RuleCase> rule_cases() {
         s.rules.compare_signatures = false;
       },
       "combines unknown bytes");
+  // Protocol rule 6, at a join: the newcomer has entered and died, and only one survivor holds its input.
+  AlgorithmScenario rejoining = all_reduce(3, 0, 2, 2);
+  rejoining.rejoin_at = 1;
+  add(
+      "connect_per_epoch", rejoining,
+      [](S s) {
+        s.rules.connect_per_epoch = false;
+        s.rules.compare_signatures = false;
+      },
+      "combines unknown bytes");
   // Protocol rule 7: a member that works on after its answer makes the answer wrong.
   add("freeze_stops", all_reduce(3, 1, 2, 1), [](S s) { s.rules.freeze_stops = false; }, "of its inputs count");
   // Protocol rule 8: the suspect enters after the first survivor has looked, and goes on writing.
