@@ -98,7 +98,7 @@ void Job::on_exited(const membership::Exited& exited) {
     return;
   }
   // One that was ended because the job is over caused nothing.
-  verdict_.exited(exited.worker, worker.killed ? 0 : exited.wait_status, how);
+  verdict_.exited(exited.worker, worker.killed ? 0 : exited.wait_status, how, !why.empty());
   // One that was never let in is in no view that would have to change first.
   if (!verdict_.has_joined(exited.worker)) worker_out(exited.worker, ReplacementPolicy::Out::early, how);
   // The others follow; nobody is let in any more.

@@ -44,13 +44,13 @@ void Verdict::first_sign(WorkerId worker, const std::string& reason) {
 
 void Verdict::suspected(WorkerId worker, const std::string& reason) { first_sign(worker, reason); }
 
-void Verdict::exited(WorkerId id, int wait_status, const std::string& reason) {
+void Verdict::exited(WorkerId id, int wait_status, const std::string& reason, bool fenced) {
   Worker& worker = workers_.at(id);
   worker.exited = true;
   worker.wait_status = wait_status;
   if (is_clean(wait_status)) return;
   // How it ended says more than the first sign of it, except for one that was killed because of that sign.
-  const bool killed_for_it = !worker.reason.empty() && WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == 9;
+  const bool killed_for_it = fenced && !worker.reason.empty() && WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == 9;
   if (!killed_for_it) worker.reason = reason;
   first_sign(id, reason);
 }

@@ -23,8 +23,9 @@ class Verdict {
   // A first sign that the worker is lost. The earliest one is the root cause: what follows it (the others' errors that
   // name it) are consequences.
   void suspected(WorkerId worker, const std::string& reason);
-  // The worker was reaped; `wait_status` as from waitpid.
-  void exited(WorkerId worker, int wait_status, const std::string& reason);
+  // The worker was reaped; `wait_status` as from waitpid. `fenced`: it may have been killed because of its first sign,
+  // which then says more than the kill.
+  void exited(WorkerId worker, int wait_status, const std::string& reason, bool fenced = true);
   // It is not in the view in force any more.
   void excluded(WorkerId worker, const std::string& reason);
   // It left on purpose, for good: its exclusion is no failure.

@@ -59,6 +59,13 @@ TEST(Verdict, AStoppedWorkersReasonOutlivesItsKill) {
   EXPECT_EQ(verdict.reason_of(WorkerId(1)), "stopped for 5.0 s");
 }
 
+TEST(Verdict, WhatItDiedOfSaysMoreThanWhatAPeerSawFirst) {
+  Verdict verdict(2, true);
+  verdict.suspected(WorkerId(1), "slot 0 (worker 0) waits for it: its process has ended");
+  verdict.exited(WorkerId(1), killed_by(9), "killed by signal 9 (SIGKILL)", false);
+  EXPECT_EQ(verdict.reason_of(WorkerId(1)), "killed by signal 9 (SIGKILL)");
+}
+
 TEST(Verdict, OneThatLeftWhileOthersNeededItIsAFailureOfStatusOne) {
   Verdict verdict(2, false);
   verdict.exited(WorkerId(1), 0, "exited with status 0");

@@ -31,7 +31,14 @@ import closeranks
 slot = int(os.environ["RANK"])
 worker = int(os.environ["CLOSERANKS_WORKER"])
 replacement = worker != slot
-steps = int(sys.argv[1])
+folder = sys.argv[1]
+
+def last_step():
+    # The test says when it is enough: a step that nobody has come to yet.
+    try:
+        return int(open(folder + "/last").read())
+    except OSError:
+        return 1_000_000_000
 
 def at_start(): pass
 def at_step(number): pass
@@ -52,16 +59,27 @@ for step in session.steps(loader, epochs=1000):
         torch.nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-    if session.step >= steps:
+    if slot == 0:
+        with open(folder + "/now.part", "w") as file: file.write(str(session.step))
+        os.rename(folder + "/now.part", folder + "/now")
+    if session.step >= last_step():
         break
 print("slot", slot, "done", "after", session.step, "steps as worker", worker, flush=True)
 """
 
 
-def training(folder: Path, fault: str, steps: int = 100) -> list[str]:
+def training(folder: Path, fault: str = "") -> list[str]:
     path = folder / "train.py"
     path.write_text(TRAINING.replace("#FAULT", fault))
-    return [str(path), str(steps)]
+    return [str(path), str(folder)]
+
+
+def finish(job: Running, folder: Path) -> int:
+    """Lets the training come to its end; returns the job's status."""
+    now = int((folder / "now").read_text())
+    (folder / "last.part").write_text(str(now + 40))
+    (folder / "last.part").rename(folder / "last")
+    return job.end()
 
 
 def wait_for_event(job: Running, name: str, times: int = 1, seconds: float = 60) -> list[dict[str, Any]]:
@@ -85,11 +103,11 @@ def ask(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_spare_takes_the_slot_of_a_killed_worker(tmp_path: Path) -> None:
-    job = Running(tmp_path, training(tmp_path, ""), workers=2, flags=("--shrink",))
+    job = Running(tmp_path, training(tmp_path), workers=2, flags=("--shrink",))
     (spare, *_) = wait_for_event(job, "spare_started")
     os.kill(job.pid(1), signal.SIGKILL)
     (joined, *_) = wait_for_event(job, "first_step")
-    assert job.end() == 0
+    assert finish(job, tmp_path) == 0
     assert joined["slot"] == 1
     started = [e for e in job.events() if e["event"] == "worker_started" and e["slot"] == 1]
     assert [e["worker"] for e in started] == [1, spare["worker"]]
@@ -101,12 +119,12 @@ def test_a_spare_takes_the_slot_of_a_killed_worker(tmp_path: Path) -> None:
 
 
 def test_without_a_spare_a_new_process_is_started(tmp_path: Path) -> None:
-    job = Running(tmp_path, training(tmp_path, "", 400), workers=2, flags=("--shrink", "--spares", "0"))
+    job = Running(tmp_path, training(tmp_path), workers=2, flags=("--shrink", "--spares", "0"))
     wait_for_event(job, "session_started")
     os.kill(job.pid(0), signal.SIGKILL)
     (joined, *_) = wait_for_event(job, "first_step")
     assert joined["slot"] == 0
-    assert job.end() == 0
+    assert finish(job, tmp_path) == 0
     assert not [e for e in job.events() if e["event"] == "spare_started"]
 
 
@@ -115,12 +133,12 @@ def test_a_slot_whose_workers_fail_at_once_is_given_up(tmp_path: Path) -> None:
 def at_start():
     if replacement: raise RuntimeError("no such disk")
 """
-    job = Running(tmp_path, training(tmp_path, fault, 600), workers=2, flags=("--shrink", "--spares", "0"))
+    job = Running(tmp_path, training(tmp_path, fault), workers=2, flags=("--shrink", "--spares", "0"))
     wait_for_event(job, "session_started")
     os.kill(job.pid(1), signal.SIGKILL)
     (given_up, *_) = wait_for_event(job, "slot_given_up", seconds=90)
     assert given_up["slot"] == 1
-    assert job.end() == 0, job.lines
+    assert finish(job, tmp_path) == 0, job.lines
     started = [e for e in job.events() if e["event"] == "worker_started" and e["slot"] == 1]
     assert len(started) == 4, "the first, and three that failed"
     assert any("slot 1 is given up: 3 workers ended before a first step" in line for line in job.lines)
@@ -128,10 +146,10 @@ def at_start():
 
 
 def test_zero_replacements_leave_the_slot_vacant(tmp_path: Path) -> None:
-    job = Running(tmp_path, training(tmp_path, ""), workers=2, flags=("--shrink", "--max-replacements", "0"))
+    job = Running(tmp_path, training(tmp_path), workers=2, flags=("--shrink", "--max-replacements", "0"))
     wait_for_event(job, "session_started")
     os.kill(job.pid(1), signal.SIGKILL)
-    assert job.end() == 0
+    assert finish(job, tmp_path) == 0
     assert len([e for e in job.events() if e["event"] == "worker_started"]) == 2
     assert not [e for e in job.events() if e["event"] == "spare_started"]
 
@@ -152,7 +170,7 @@ def test_a_script_without_a_session_pays_nothing(tmp_path: Path) -> None:
 
 
 def test_a_spare_that_dies_is_started_again(tmp_path: Path) -> None:
-    job = Running(tmp_path, training(tmp_path, "", 100_000), workers=2, flags=("--shrink",))
+    job = Running(tmp_path, training(tmp_path), workers=2, flags=("--shrink",))
     (spare, *_) = wait_for_event(job, "spare_started")
     os.kill(int(str(spare["pid"])), signal.SIGKILL)
     again = wait_for_event(job, "spare_started", times=2)
@@ -163,7 +181,7 @@ def test_a_spare_that_dies_is_started_again(tmp_path: Path) -> None:
 
 
 def test_sigterm_drains_a_session(tmp_path: Path) -> None:
-    job = Running(tmp_path, training(tmp_path, "", 100_000), workers=2, flags=("--shrink",))
+    job = Running(tmp_path, training(tmp_path), workers=2, flags=("--shrink",))
     wait_for_event(job, "spare_started")
     job.process.send_signal(signal.SIGTERM)
     assert job.end(30) == 128 + signal.SIGTERM
@@ -196,18 +214,18 @@ def wait_for_data():
 def at_step(number):
     if slot == 1 and not replacement and number == 10: wait_for_data()
 """
-    job = Running(tmp_path, training(tmp_path, fault, 60), workers=3, flags=("--shrink", "--hang-timeout", "2"))
+    job = Running(tmp_path, training(tmp_path, fault), workers=3, flags=("--shrink", "--hang-timeout", "2"))
     (hung, *_) = wait_for_event(job, "worker_hung")
     assert hung["slot"] == 1
     wait_for_event(job, "first_step")
-    assert job.end() == 0
+    assert finish(job, tmp_path) == 0
     assert any("wait_for_data" in line and line.startswith("closeranks:") for line in job.lines), job.lines
     (stack,) = (tmp_path / "log").glob("*/slot-1.stack.log")
     assert "wait_for_data" in stack.read_text()
 
 
 def test_job_shrinks_and_grows(tmp_path: Path) -> None:
-    job = Running(tmp_path, training(tmp_path, "", 100_000), workers=3, flags=("--shrink",))
+    job = Running(tmp_path, training(tmp_path), workers=3, flags=("--shrink",))
     wait_for_event(job, "session_started")
     shown = json.loads(ask(tmp_path, "status", "--json").stdout)
     assert [slot["state"] for slot in shown["slots"]] == ["present"] * 3
