@@ -8,6 +8,7 @@ tracebacks. End of file instead of orders means that the agent is gone: the spar
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import runpy
@@ -155,8 +156,10 @@ def register_stack_handler() -> None:
 def main() -> NoReturn:
     connection = socket.socket(fileno=os.dup(0))
     warm_up()
-    try:
+    # Orders may have come during the imports: the agent has hung up then, and does not hear that it is ready.
+    with contextlib.suppress(OSError):
         connection.sendall(b"ready\n")
+    try:
         orders = receive_orders(connection)
     except OSError:
         orders = None
