@@ -161,9 +161,9 @@ Effects Coordinator::finish(Time now) {
     if (announce_at_) at_the_latest(*announce_at_);
     bool waiting = change_.has_value();
     if (change_) at_the_latest(change_->deadline);
-    if (round_) at_the_latest(round_->deadline);
+    if (round_ && round_->deadline > now) at_the_latest(round_->deadline);
     waiting = waiting || round_.has_value();
-    if (join_not_before_) at_the_latest(*join_not_before_);
+    if (join_not_before_ && *join_not_before_ > now) at_the_latest(*join_not_before_);
     for (const Member& member : roster_.members()) {
       if (!member.fence_deadline) continue;
       at_the_latest(*member.fence_deadline);

@@ -121,10 +121,11 @@ void Coordinator::advance_round(Time now) {
     round_->deadline = now + config_.boundary_deadline;
     for (const auto& [worker, step] : round_->steps) round_->step = std::max(round_->step, step + 1);
     send_round(Admit{round_->number, round_->step});
-  } else if (round_->stage == Round::Stage::admitted && (round_->answers.size() == all || some)) {
+  } else if (round_->stage == Round::Stage::admitted && some) {
+    install_round();
+  } else if (round_->stage == Round::Stage::admitted && round_->answers.size() == all) {
     start_transfer(now);
-    if (round_ && some) install_round();
-  } else if (round_->stage == Round::Stage::transferring && (round_->done.size() == all || some)) {
+  } else if (round_->stage == Round::Stage::transferring && round_->done.size() == all) {
     install_round();
   }
 }

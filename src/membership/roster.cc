@@ -118,8 +118,10 @@ void Coordinator::on_hello(const Hello& hello, Member& member, Time now) {
   if (round_ && takes_part(member) && config_.rules.trouble_cancels_join) {
     cancel_round(text_of(member) + " has a new connection to the coordinator", now);
   } else if (!cancelled_.empty()) {
-    const bool own = cancelled_.contains(hello.prepared);
-    send(member.worker, Cancel{own ? hello.prepared : *cancelled_.rbegin(), "it was cancelled before this connection"});
+    send(member.worker, Cancel{*cancelled_.rbegin(), "it was cancelled before this connection"});
+  }
+  if (cancelled_.contains(hello.prepared) && hello.prepared != *cancelled_.rbegin()) {
+    send(member.worker, Cancel{hello.prepared, "it was cancelled before this connection"});
   }
   if (member.in_view) {
     bring_up_to_date(hello, member);

@@ -44,7 +44,9 @@ void MembershipWorld::step_worker(std::uint32_t worker, Time pause) {
         end_worker(worker, {9, true, "killed by signal 9", now_});
         return;
       }
-      if (model.done() && moved && random_.chance(scenario_.exit_when_done_percent)) {
+      if (model.in_session()) session_turn(worker);
+      if (model.dead() || model.engine_stopped) return;
+      if (!model.in_session() && model.done() && moved && random_.chance(scenario_.exit_when_done_percent)) {
         model.engine_stopped = random_.chance(50);
         if (model.engine_stopped) send_up(worker, model.machine.goodbye().send);
         later(Time(100), milliseconds(30), [this, worker] {
@@ -58,7 +60,7 @@ void MembershipWorld::step_worker(std::uint32_t worker, Time pause) {
 
 void MembershipWorld::handle_in_worker(std::uint32_t worker, const ToWorker& message) {
   log("coordinator -> worker " + std::to_string(worker + 1) + ": " + describe(message));
-  const bool in_change = std::get_if<Propose>(&message) != nullptr || std::get_if<Install>(&message) != nullptr;
+  const bool in_change = of_a_change(message);
   if (in_change && now_ < scenario_.faults_end && random_.chance(scenario_.kill_in_change_percent)) {
     later(Time(0), milliseconds(5), [this, worker] {
       if (workers_[worker].dead()) return;
@@ -71,6 +73,7 @@ void MembershipWorld::handle_in_worker(std::uint32_t worker, const ToWorker& mes
   const auto* propose = std::get_if<Propose>(&message);
   if (propose != nullptr && coordinator_ && coordinator_->term() == propose->view.term && links_[worker].up &&
       oracle_.last_proposal() == propose->view && workers_[worker].machine.view() < propose->view && !effects.freeze &&
+      workers_[worker].machine.state() != Worker::State::joining &&  // of a broken connection; it comes again
       !workers_[worker].engine_stopped) {
     oracle_.violation("rule 21: worker " + std::to_string(worker + 1) + " refuses the proposal in force");
   }
@@ -80,7 +83,33 @@ void MembershipWorld::handle_in_worker(std::uint32_t worker, const ToWorker& mes
 void MembershipWorld::carry_out(std::uint32_t worker, WorkerEffects effects) {
   WorkerModel& model = workers_[worker];
   model.remember(effects.addresses);
-  if (effects.install) model.install(*effects.install, oracle_);
+  if (effects.install) {
+    model.remember(effects.install->joined);
+    model.install(*effects.install, oracle_);
+  }
+  if (effects.round_over) model.round_over(*effects.round_over);
+  if (effects.hold) {
+    const std::uint64_t step = model.gate.hold(effects.hold->round);
+    for (FromWorker& message : model.machine.holding(effects.hold->round, step).send) {
+      effects.send.push_back(std::move(message));
+    }
+  }
+  if (effects.admit) {
+    if (model.machine.is_newcomer()) {
+      model.answered = effects.admit->round;
+      for (FromWorker& message : model.machine.frozen(effects.admit->round, model.freeze_all()).send) {
+        effects.send.push_back(std::move(message));
+      }
+    } else {
+      (void)model.gate.admit(effects.admit->round, effects.admit->step);
+    }
+  }
+  if (effects.transfer) move_state(worker, *effects.transfer);
+  if (effects.leave) model.asked_to_leave = true;
+  if (effects.job_finished) {
+    end_worker(worker, {0, true, "exited with status 0", now_});
+    return;
+  }
   if (effects.evicted) {
     log("worker " + std::to_string(worker + 1) + " is evicted and stops");
     end_worker(worker, {256, true, "exited with status 1", now_});
@@ -117,7 +146,7 @@ void MembershipWorld::stop_worker(std::uint32_t worker, Time duration) {
   at(now_ + stop_timeout, [this, worker, since = now_] {
     if (workers_[worker].run != WorkerModel::Run::stopped || now_ - since < stop_timeout) return;
     oracle_.stopped_too_long(WorkerModel::id_of(worker));
-    agent_says(scenario_.host_of(worker), AgentSuspicion{WorkerModel::id_of(worker), "stopped for 50 ms"});
+    agent_says(host_of(worker), AgentSuspicion{WorkerModel::id_of(worker), "stopped for 50 ms"});
   });
   at(now_ + duration, [this, worker] { continue_worker(worker); });
 }
@@ -133,7 +162,7 @@ void MembershipWorld::continue_worker(std::uint32_t worker) {
 
 // First sign, proof and reap, each in its time; an agent that is gone meanwhile tells after its hello.
 void MembershipWorld::agent_sees_end(std::uint32_t worker) {
-  const std::uint32_t host = scenario_.host_of(worker);
+  const std::uint32_t host = host_of(worker);
   if (random_.chance(80)) {
     later(Time(100), milliseconds(5), [this, worker, host] {
       agent_says(host, AgentSuspicion{WorkerModel::id_of(worker), "its life word says that its owner died"});
@@ -143,11 +172,14 @@ void MembershipWorld::agent_sees_end(std::uint32_t worker) {
   const bool early = random_.chance(70);
   at(now_ + proof, [this, worker, early] { agent_tells_end(worker, !early); });
   if (early) later(proof, proof + milliseconds(60), [this, worker] { agent_tells_end(worker, true); });
+  // One that was in no view is replaced by its agent alone; any other when its exclusion is decided.
+  const WorkerModel& model = workers_[worker];
+  if (model.started_late() && model.machine.is_newcomer()) fill_slot(model.slot());
 }
 
 void MembershipWorld::agent_tells_end(std::uint32_t worker, bool reaped) {
   const End& end = *ends_[worker];
-  const std::uint32_t host = scenario_.host_of(worker);
+  const std::uint32_t host = host_of(worker);
   const WorkerId id = WorkerModel::id_of(worker);
   if (!reaped || !end.by_itself) {
     agent_says(host, Fenced{id, end.by_itself, reaped, end.wait_status, reaped ? end.reason : "has no memory left"});
@@ -178,12 +210,12 @@ void MembershipWorld::agent_outage(std::uint32_t host, Time duration) {
   at(now_ + duration, [this, host] {
     agents_[host].up = true;
     connect_agent(host);
-    for (std::uint32_t worker = host; worker < scenario_.workers; worker += scenario_.hosts) {
-      if (workers_[worker].run != WorkerModel::Run::stopped) continue;
+    for (std::uint32_t worker = 0; worker < workers_.size(); ++worker) {
+      if (host_of(worker) != host || workers_[worker].run != WorkerModel::Run::stopped) continue;
       at(now_ + stop_timeout, [this, worker] {  // it begins to count anew
         if (workers_[worker].run != WorkerModel::Run::stopped) return;
         oracle_.stopped_too_long(WorkerModel::id_of(worker));
-        agent_says(scenario_.host_of(worker), AgentSuspicion{WorkerModel::id_of(worker), "stopped for 50 ms"});
+        agent_says(host_of(worker), AgentSuspicion{WorkerModel::id_of(worker), "stopped for 50 ms"});
       });
     }
   });

@@ -67,7 +67,13 @@ void MembershipWorld::break_link(std::uint32_t worker, bool ghosts) {
     if (links_[worker].number != broken || !coordinator_) return;  // a newer connection is there
     in_coordinator([this, worker] { return coordinator_->connection_lost(WorkerModel::id_of(worker), now_); });
   });
-  later(Time(100), milliseconds(15), [this, worker] { in_process(worker, [this, worker] { reconnect(worker); }); });
+  later(Time(100), milliseconds(15), [this, worker] {
+    in_process(worker, [this, worker] {
+      if (links_[worker].up) return;
+      carry_out(worker, workers_[worker].machine.connection_lost());
+      reconnect(worker);
+    });
+  });
 }
 
 void MembershipWorld::reconnect(std::uint32_t worker) {
@@ -116,9 +122,15 @@ void MembershipWorld::connect_agent(std::uint32_t host) {
   ++agent.link.number;
   agent.link.last_up = agent.link.last_down = now_;
   agent_says(host, AgentHello{"host" + std::to_string(host), 1});
-  for (std::uint32_t worker = host; worker < scenario_.workers; worker += scenario_.hosts) {
-    if (workers_[worker].dead()) agent_tells_end(worker, true);
+  for (std::uint32_t worker = 0; worker < workers_.size(); ++worker) {
+    const WorkerModel& model = workers_[worker];
+    if (host_of(worker) != host || !model.started_late() || model.dead()) continue;
+    agent_says(host, Started{model.id(), Slot(model.slot())});
   }
+  for (std::uint32_t worker = 0; worker < workers_.size(); ++worker) {
+    if (host_of(worker) == host && workers_[worker].dead()) agent_tells_end(worker, true);
+  }
+  if (agent.draining) agent_says(host, Drain{"the host goes away"});
 }
 
 void MembershipWorld::break_agent_link(std::uint32_t host) {

@@ -50,7 +50,9 @@ void MembershipOracle::coordinator_acts(const Effects& effects) {
   for (const auto& [worker, message] : effects.to_workers) {
     if (const auto* proposal = std::get_if<Propose>(&message)) propose = proposal;
     if (const auto* installing = std::get_if<Install>(&message)) install = installing;
+    if (const auto* admit = std::get_if<Admit>(&message)) admitted_[admit->round] = admit->step;
   }
+  if (install != nullptr && !install->joined.empty() && !joins_.contains(install->view)) check_join(*install);
   if (install != nullptr) check_resolutions(*install);
   if (propose != nullptr) check_proposal(*propose);
 }
@@ -69,6 +71,9 @@ void MembershipOracle::check_late(const Event& event) {
 }
 
 void MembershipOracle::check_fence(const Fence& fence) {
+  // The answer to Started: nobody may fill a slot twice.
+  if (fence.reason.find(" is filled by worker ") != std::string::npos) return;
+  if (fence.reason.starts_with("it could not join in ")) return;
   if (!grounds_.contains(fence.worker)) {
     violation("rule 22: " + text(fence.worker) + " is fenced on a hint alone: " + fence.reason);
   }
@@ -93,8 +98,44 @@ void MembershipOracle::check_decision(const ViewDecided& decided) {
   }
   excluded_ = decided.excluded;
   for (const ExcludedMember& member : excluded_) excluded_ids_.insert(member.worker);
-  if (workers_.size() - excluded_ids_.size() < min_present_ && !excluded_.empty()) {
+  if (decided.members.size() < min_present_ && !excluded_.empty()) {
     violation("rule 21: a view with fewer present workers than min_present is decided");
+  }
+}
+
+// Rules 18 to 20: members change only when everybody stands at the same boundary.
+void MembershipOracle::check_join(const Install& install) {
+  joins_[install.view] = admitted_[install.view];
+  for (const Filled& member : install.members) {
+    if (truth_.frozen_for(member.worker, install.view)) continue;
+    violation("rule 20: the join of view (" + std::to_string(install.view.term) + ", " +
+              std::to_string(install.view.n) + ") is decided, but " + text(member.worker) +
+              " is not frozen at its boundary");
+    return;
+  }
+}
+
+void MembershipOracle::passed(WorkerId worker, std::uint64_t step, ViewNumber view) {
+  check_running(worker, "began step " + std::to_string(step));
+  for (const auto& [join, first] : joins_) {
+    if (step >= first && view < join) {
+      violation("rule 19: " + text(worker) + " begins step " + std::to_string(step) + " in view (" +
+                std::to_string(view.term) + ", " + std::to_string(view.n) + "), but others joined before step " +
+                std::to_string(first));
+    }
+  }
+}
+
+void MembershipOracle::epoch_started(WorkerId worker, GroupKey group, ViewNumber epoch, std::uint64_t base,
+                                     std::optional<std::uint64_t> completed) {
+  const auto [known, first] = bases_.emplace(std::pair(group, epoch), base);
+  if (known->second != base) {
+    violation("rule 18: group " + std::to_string(group.value()) + " goes on at entry " + std::to_string(base) +
+              " for " + text(worker) + " and at " + std::to_string(known->second) + " for another");
+  }
+  if (completed && *completed != base) {
+    violation("rule 18: group " + std::to_string(group.value()) + " goes on at entry " + std::to_string(base) +
+              ", but " + text(worker) + " has completed " + std::to_string(*completed));
   }
 }
 
@@ -162,25 +203,33 @@ void MembershipOracle::check_running(WorkerId worker, const std::string& deed) {
   if (excluded(worker)) violation("rule 8: " + text(worker) + " " + deed + " after a view without it was decided");
 }
 
-void MembershipOracle::entered(WorkerId worker, GroupKey group, std::uint64_t sequence) {
+void MembershipOracle::entered(WorkerId worker, GroupKey group, ViewNumber epoch, std::uint64_t sequence,
+                               std::uint64_t step) {
   check_running(worker, "entered " + text(group, sequence));
+  const auto [known, first] = steps_.emplace(Entry(group, epoch, sequence), std::pair(step, worker));
+  if (known->second.first != step && truth_.can_run(known->second.second)) {
+    violation("rule 18: " + text(group, sequence) + " belongs to step " + std::to_string(step) + " for " +
+              text(worker) + " and to step " + std::to_string(known->second.first) + " for " +
+              text(known->second.second));
+  }
 }
 
-void MembershipOracle::completed(WorkerId worker, GroupKey group, std::uint64_t sequence,
+void MembershipOracle::completed(WorkerId worker, GroupKey group, ViewNumber epoch, std::uint64_t sequence,
                                  const std::vector<Slot>& contributors) {
   check_running(worker, "completed " + text(group, sequence));
-  record(worker, group, sequence, Outcome{std::nullopt, contributors, {worker}});
+  record(worker, group, epoch, sequence, Outcome{std::nullopt, contributors, {worker}});
 }
 
-void MembershipOracle::failed(WorkerId worker, GroupKey group, std::uint64_t sequence, Slot culprit) {
+void MembershipOracle::failed(WorkerId worker, GroupKey group, ViewNumber epoch, std::uint64_t sequence, Slot culprit) {
   check_running(worker, "failed " + text(group, sequence));
-  record(worker, group, sequence, Outcome{culprit, {}, {worker}});
+  record(worker, group, epoch, sequence, Outcome{culprit, {}, {worker}});
 }
 
 // Two successes always agree, also with workers that died since. That an entry failed is a fact only as long as some
 // worker that has seen it fail is alive.
-void MembershipOracle::record(WorkerId worker, GroupKey group, std::uint64_t sequence, Outcome outcome) {
-  std::vector<Outcome>& outcomes = outcomes_[{group, sequence}];
+void MembershipOracle::record(WorkerId worker, GroupKey group, ViewNumber epoch, std::uint64_t sequence,
+                              Outcome outcome) {
+  std::vector<Outcome>& outcomes = outcomes_[{group, epoch, sequence}];
   for (Outcome& known : outcomes) {
     if (same(known, outcome)) {
       known.holders.push_back(worker);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "closeranks/ids.h"
@@ -21,6 +22,8 @@ class MembershipOracle {
   struct Truth {
     std::function<bool(WorkerId)> can_run;  // false: dead, or its engine has stopped for good
     std::function<std::uint64_t(WorkerId, GroupKey)> entered;
+    std::function<bool(WorkerId, ViewNumber)>
+        frozen_for;  // it stands at the boundary of this round, or asks to join in it
   };
 
   MembershipOracle(Truth truth, std::vector<std::pair<WorkerId, Slot>> workers, std::uint32_t min_present);
@@ -33,6 +36,8 @@ class MembershipOracle {
   void answer_arrived(WorkerId worker, ViewNumber view);
 
   // -- decisions ----------------------------------------------------------------------------------------------------
+  // A worker is started for a vacant slot.
+  void started(WorkerId worker, Slot slot) { workers_.emplace_back(worker, slot); }
   // What a coordinator is about to do; `last_proposal` and views are checked against all coordinators before.
   void coordinator_acts(const membership::Effects& effects);
 
@@ -41,9 +46,16 @@ class MembershipOracle {
              const std::vector<membership::ExcludedMember>& excluding);
   void installed(WorkerId worker, ViewNumber view);
   void departed(WorkerId worker, GroupKey group, const std::vector<membership::Departure>& departures);
-  void entered(WorkerId worker, GroupKey group, std::uint64_t sequence);
-  void completed(WorkerId worker, GroupKey group, std::uint64_t sequence, const std::vector<Slot>& contributors);
-  void failed(WorkerId worker, GroupKey group, std::uint64_t sequence, Slot culprit);
+  // Entries of a group are numbered within its epoch; `step` is the one the worker is in.
+  void entered(WorkerId worker, GroupKey group, ViewNumber epoch, std::uint64_t sequence, std::uint64_t step);
+  void completed(WorkerId worker, GroupKey group, ViewNumber epoch, std::uint64_t sequence,
+                 const std::vector<Slot>& contributors);
+  void failed(WorkerId worker, GroupKey group, ViewNumber epoch, std::uint64_t sequence, Slot culprit);
+  // It begins `step`, in the view it has installed.
+  void passed(WorkerId worker, std::uint64_t step, ViewNumber view);
+  // A join gave the group a new member. `completed`: entries this member had completed; none: it is a newcomer.
+  void epoch_started(WorkerId worker, GroupKey group, ViewNumber epoch, std::uint64_t base,
+                     std::optional<std::uint64_t> completed);
 
   void violation(std::string sentence);
   [[nodiscard]] const std::vector<std::string>& violations() const { return violations_; }
@@ -68,9 +80,10 @@ class MembershipOracle {
   void check_proposal(const membership::Propose& propose);
   void check_decision(const membership::ViewDecided& decided);
   void check_resolutions(const membership::Install& install);
+  void check_join(const membership::Install& install);
   void check_late(const membership::Event& event);
   void check_running(WorkerId worker, const std::string& deed);
-  void record(WorkerId worker, GroupKey group, std::uint64_t sequence, Outcome outcome);
+  void record(WorkerId worker, GroupKey group, ViewNumber epoch, std::uint64_t sequence, Outcome outcome);
 
   Truth truth_;
   std::vector<std::pair<WorkerId, Slot>> workers_;
@@ -83,7 +96,12 @@ class MembershipOracle {
   std::set<WorkerId> excluded_ids_;
   std::map<WorkerId, ViewNumber> installed_;
   std::map<std::pair<GroupKey, WorkerId>, std::vector<Bound>> bounds_;
-  std::map<std::pair<GroupKey, std::uint64_t>, std::vector<Outcome>> outcomes_;
+  using Entry = std::tuple<GroupKey, ViewNumber, std::uint64_t>;
+  std::map<Entry, std::vector<Outcome>> outcomes_;
+  std::map<Entry, std::pair<std::uint64_t, WorkerId>> steps_;  // of each entry: the step it belongs to, and who says so
+  std::map<std::pair<GroupKey, ViewNumber>, std::uint64_t> bases_;
+  std::map<ViewNumber, std::uint64_t> admitted_;  // rounds: the step before whose boundary everybody stops
+  std::map<ViewNumber, std::uint64_t> joins_;     // decided: the first step with the newcomers
   std::vector<std::string> violations_;
 };
 

@@ -9,11 +9,11 @@ namespace closeranks::simulator {
 using namespace membership;
 using std::chrono::milliseconds;
 
-namespace {
 bool of_a_change(const ToWorker& message) {
-  return std::get_if<Propose>(&message) != nullptr || std::get_if<Install>(&message) != nullptr;
+  return std::holds_alternative<Propose>(message) || std::holds_alternative<Install>(message) ||
+         std::holds_alternative<Hold>(message) || std::holds_alternative<Admit>(message) ||
+         std::holds_alternative<Transfer>(message);
 }
-}  // namespace
 
 void MembershipWorld::start_coordinator() {
   std::vector<RosterEntry> roster;
@@ -35,7 +35,7 @@ void MembershipWorld::crash_coordinator(Time down_for, bool ghosts) {
   ++coordinator_life_;
   stalled_ = false;
   stalled_calls_.clear();
-  for (std::uint32_t worker = 0; worker < scenario_.workers; ++worker) break_link(worker, ghosts);
+  for (std::uint32_t worker = 0; worker < workers_.size(); ++worker) break_link(worker, ghosts);
   for (std::uint32_t host = 0; host < scenario_.hosts; ++host) break_agent_link(host);
   at(now_ + down_for, [this] { start_coordinator(); });
 }
@@ -68,6 +68,12 @@ void MembershipWorld::carry_out(Effects effects) {
     log("EVENT " + describe(event));
     if (event.kind == EventKind::view_installed) ++report_.views;
     if (event.kind == EventKind::worker_excluded) ++report_.exclusions;
+    if (event.kind == EventKind::worker_joined) ++report_.joins;
+    if (event.kind == EventKind::join_cancelled) ++report_.joins_cancelled;
+    if (event.kind == EventKind::worker_excluded) {
+      const std::optional<End>& end = ends_[event.worker->value() - 1];
+      if (end && (end->wait_status != 0 || !end->by_itself)) fill_slot(event.slot->value());
+    }
     if (event.kind == EventKind::gave_up) gave_up_ = true;
     if (event.kind == EventKind::superseded) oracle_.violation("a coordinator was superseded by nobody");
   }

@@ -74,6 +74,36 @@ PlannedFault draw_fault(const MembershipScenario& scenario, Random& random) {
   return fault;
 }
 
+// Half of all jobs are sessions: they have steps, and what dies is replaced.
+void draw_session(MembershipScenario& scenario, std::uint64_t seed) {
+  Random random(seed ^ 0x5e5510ULL);
+  if (!random.chance(60)) return;
+  scenario.steps = random.between(3, 30);
+  scenario.starts_per_slot = static_cast<std::uint32_t>(random.between(1, 4));
+  scenario.start_delay = Time(random.chance(70) ? 20'000 : 120'000);
+  scenario.transfer_fails_percent = random.chance(20) ? static_cast<std::uint32_t>(random.between(1, 30)) : 0;
+  for (PlannedGroup& group : scenario.groups) group.entries = random.between(1, 5);
+  scenario.groups.back().loose = random.chance(12);
+  scenario.faults_end = std::chrono::milliseconds(random.between(60, 600));
+  for (PlannedFault& fault : scenario.faults) fault.at = up_to(random, scenario.faults_end);
+  // Somebody dies early, so that there is somebody to replace.
+  if (random.chance(80)) {
+    PlannedFault fault;
+    fault.at = up_to(random, scenario.faults_end / 4);
+    fault.worker = static_cast<std::uint32_t>(random.below(scenario.workers));
+    scenario.faults.push_back(fault);
+  }
+  for (const FaultKind kind : {FaultKind::drain, FaultKind::resize}) {
+    if (!random.chance(12)) continue;
+    PlannedFault fault;
+    fault.kind = kind;
+    fault.at = up_to(random, scenario.faults_end);
+    fault.worker = static_cast<std::uint32_t>(random.below(scenario.workers));
+    fault.other = static_cast<std::uint32_t>(random.between(1, scenario.workers));
+    scenario.faults.push_back(fault);
+  }
+}
+
 }  // namespace
 
 MembershipScenario draw_membership_scenario(std::uint64_t seed, std::uint32_t workers) {
@@ -123,6 +153,7 @@ MembershipScenario draw_membership_scenario(std::uint64_t seed, std::uint32_t wo
   scenario.break_in_change_percent = one_in_three(20);
   scenario.crash_in_change_percent = one_in_three(50);
   scenario.exit_when_done_percent = random.chance(30) ? static_cast<std::uint32_t>(random.between(10, 100)) : 0;
+  if (!large) draw_session(scenario, seed);
   return scenario;
 }
 

@@ -24,6 +24,8 @@ enum class FaultKind : std::uint8_t {
   coordinator_crash,  // a new one starts after `duration`
   coordinator_stall,  // it does nothing for `duration`
   slow_freeze,        // `worker` takes `duration` for its next freeze
+  drain,              // the host of `worker` goes away in order
+  resize,             // to `other` workers
 };
 
 struct PlannedFault {
@@ -35,13 +37,19 @@ struct PlannedFault {
 };
 
 struct PlannedGroup {
-  std::vector<std::uint32_t> members;  // worker indexes, ascending
-  std::uint64_t entries = 0;           // every member does this many
+  std::vector<std::uint32_t> members;  // slots, ascending
+  std::uint64_t entries = 0;           // every member does this many; in a session, in each step
   std::vector<Time> made_at;           // per member
+  bool loose = false;                  // of a session: its ops may be in flight at a boundary
 };
 
+// A fault that names a worker means its slot: whoever fills it then.
 struct MembershipScenario {
-  std::uint32_t workers = 0;
+  std::uint32_t workers = 0;          // at the start; as many slots
+  std::uint64_t steps = 0;            // of a session, with a boundary before each; 0: no session, nobody can join
+  std::uint32_t starts_per_slot = 0;  // newcomers that the agents start at most
+  std::uint32_t transfer_fails_percent = 0;  // chance that a part of a transfer fails
+  Time start_delay{};                        // largest, from a vacancy to a newcomer's first words
   std::uint32_t hosts = 1;
   std::uint32_t min_present = 1;
   std::vector<PlannedGroup> groups;
@@ -57,7 +65,7 @@ struct MembershipScenario {
   Time step{};        // largest pause between two steps of a worker
   Time faults_end{};
 
-  [[nodiscard]] std::uint32_t host_of(std::uint32_t worker) const { return worker % hosts; }
+  [[nodiscard]] std::uint32_t host_of(std::uint32_t slot) const { return slot % hosts; }
 };
 
 // `workers` 0: drawn.

@@ -19,6 +19,8 @@ struct ModelRules {
   bool keep_promise = true;                       // rule 7: nothing moves between prepared and install
   bool freeze_only_affected = true;               // rule 9
   bool journal_before_sending = true;             // rule 21
+  bool words_belong_to_an_epoch = true;           // rule 18: a word of a member counts in the epoch it was written in
+  bool step_and_hold_are_one = true;              // rule 19: a boundary is passed in one atomic step
 };
 
 struct MembershipRun {
@@ -35,6 +37,8 @@ struct MembershipReport {
   std::uint64_t faults = 0;
   std::uint64_t views = 0;
   std::uint64_t exclusions = 0;
+  std::uint64_t joins = 0;            // newcomers that got in
+  std::uint64_t joins_cancelled = 0;  // rounds that came to nothing
   std::uint64_t coordinator_starts = 0;
   std::uint64_t entries_completed = 0;
   std::uint64_t entries_failed = 0;

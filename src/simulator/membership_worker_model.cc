@@ -20,22 +20,26 @@ void append(std::vector<FromWorker>& says, Effects effects) {
 
 }  // namespace
 
-WorkerModel::WorkerModel(std::uint32_t index, const MembershipScenario& scenario, const ModelRules& rules,
-                         const membership::Rules& machine_rules, std::vector<WorkerModel>& peers)
-    : machine({id_of(index), Slot(index), 1000 + index, "host" + std::to_string(scenario.host_of(index)),
+WorkerModel::WorkerModel(std::uint32_t index, std::uint32_t slot, const MembershipScenario& scenario,
+                         const ModelRules& rules, const membership::Rules& machine_rules,
+                         std::deque<WorkerModel>& peers)
+    : machine({id_of(index), Slot(slot), 1000 + index, "host" + std::to_string(scenario.host_of(slot)),
                "endpoint" + std::to_string(index)},
               machine_rules),
       index_(index),
+      slot_(slot),
       scenario_(&scenario),
       rules_(&rules),
       peers_(&peers),
-      parts_(scenario.groups.size()),
-      known_(scenario.workers) {
+      parts_(scenario.groups.size()) {
   for (std::size_t group = 0; group < parts_.size(); ++group) {
     const std::vector<std::uint32_t>& members = scenario.groups[group].members;
-    const auto place = std::lower_bound(members.begin(), members.end(), index);
-    if (place == members.end() || *place != index) continue;
+    const auto place = std::lower_bound(members.begin(), members.end(), slot);
+    if (place == members.end() || *place != slot) continue;
     GroupPart part;
+    part.who = members;
+    part.who[static_cast<std::size_t>(place - members.begin())] = index;
+    part.goal = scenario.steps > 0 ? 0 : scenario.groups[group].entries;
     part.rank = static_cast<std::uint32_t>(place - members.begin());
     part.holds.resize(members.size());
     part.last_op.resize(members.size());
@@ -52,19 +56,29 @@ GroupPart* WorkerModel::part_of(std::uint32_t index, std::size_t group) const {
   return part ? &*part : nullptr;
 }
 
-std::uint64_t WorkerModel::entered_in(std::size_t group) const { return parts_[group] ? parts_[group]->entered : 0; }
+std::uint64_t WorkerModel::entered_in(std::size_t group) const {
+  return parts_[group] && !parts_[group]->alone ? parts_[group]->entered : 0;
+}
+
+bool WorkerModel::same_epoch(const GroupPart& part, const GroupPart& other) const {
+  return !rules_->words_belong_to_an_epoch || part.epoch == other.epoch;
+}
+
+bool WorkerModel::frozen_for(ViewNumber round) const {
+  return gate.frozen() ? gate.round() == round : answered == round;
+}
 
 bool WorkerModel::done() const {
-  for (std::size_t group = 0; group < parts_.size(); ++group) {
-    if (parts_[group] && parts_[group]->completed < scenario_->groups[group].entries) return false;
+  for (const std::optional<GroupPart>& part : parts_) {
+    if (part && (part->completed < part->goal || part->alone)) return false;
   }
-  return true;
+  return at_step == scenario_->steps && !(started_late() && machine.is_newcomer());
 }
 
 bool WorkerModel::ahead() const {
   for (std::size_t group = 0; group < parts_.size(); ++group) {
     if (!parts_[group] || parts_[group]->entered == 0) continue;
-    const std::vector<std::uint32_t>& members = scenario_->groups[group].members;
+    const std::vector<std::uint32_t>& members = parts_[group]->who;
     const bool alone = std::none_of(members.begin(), members.end(), [&](std::uint32_t member) {
       return member != index_ && part_of(member, group)->entered >= parts_[group]->entered;
     });
@@ -78,6 +92,7 @@ bool WorkerModel::step(Time now, Random& random, MembershipOracle& oracle, std::
     return false;
   }
   bool moved = false;
+  bool step_done = in_session();
   for (std::size_t group = 0; group < parts_.size(); ++group) {
     if (!parts_[group]) continue;
     GroupPart& part = *parts_[group];
@@ -85,7 +100,9 @@ bool WorkerModel::step(Time now, Random& random, MembershipOracle& oracle, std::
       moved |= make(group, part, now);
       continue;
     }
-    if (part.frozen || part.completed == scenario_->groups[group].entries) continue;
+    step_done = step_done && (part.completed == part.goal || scenario_->groups[group].loose);
+    if (part.alone) continue;  // its ops are done at issue
+    if (part.frozen || part.completed == part.goal) continue;
     if (!part.connected) {
       moved |= connect(group, part, now, says);
     } else if (random.chance(50)) {
@@ -94,12 +111,61 @@ bool WorkerModel::step(Time now, Random& random, MembershipOracle& oracle, std::
       moved |= complete(group, part, oracle, says) || enter(group, part, oracle, says);
     }
     if (random.chance(5)) {  // a look at a life word while nothing waits
-      const std::vector<std::uint32_t>& members = scenario_->groups[group].members;
-      const std::uint64_t rank = random.below(members.size());
-      if (part.holds[rank]) look_at(members[rank], false, says);
+      const std::uint64_t rank = random.below(part.who.size());
+      if (part.holds[rank]) look_at(part.who[rank], false, says);
+    }
+    step_done = step_done && (part.completed == part.goal || scenario_->groups[group].loose);
+  }
+  const bool all_made = std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return !part || part->made; });
+  if (!step_done || !all_made) return moved;
+  if (machine.is_newcomer()) {
+    wants_to_join = true;
+    return moved;
+  }
+  return pass_boundary(oracle) || moved;
+}
+
+// Between two steps.
+bool WorkerModel::pass_boundary(MembershipOracle& oracle) {
+  if (leaves_now || froze_at) return false;
+  if (asked_to_leave && !gate.frozen()) {
+    leaves_now = true;
+    return true;
+  }
+  if (at_step == scenario_->steps) return false;
+  bool passed = false;
+  if (!rules_->step_and_hold_are_one && about_to_pass_) {
+    about_to_pass_ = false;
+    passed = true;
+  } else if (!rules_->step_and_hold_are_one && !gate.held()) {
+    about_to_pass_ = true;  // it goes on at its next turn, whatever comes in between
+    return true;
+  } else {
+    switch (gate.pass(at_step + 1)) {
+      case BoundaryGate::Answer::passed:
+        passed = true;
+        break;
+      case BoundaryGate::Answer::wait:
+        return false;
+      case BoundaryGate::Answer::freeze:
+        froze_at = gate.round();
+        busy_at_boundary = std::any_of(parts_.begin(), parts_.end(),
+                                       [](const auto& part) { return part && part->completed != part->goal; });
+        for (std::optional<GroupPart>& part : parts_) {
+          if (part) part->frozen = true;
+        }
+        return true;
     }
   }
-  return moved;
+  if (passed) {
+    ++at_step;
+    if (!rules_->step_and_hold_are_one && !gate.held()) (void)gate.pass(at_step);
+    oracle.passed(id(), at_step, machine.view());
+    for (std::size_t group = 0; group < parts_.size(); ++group) {
+      if (parts_[group]) parts_[group]->goal += scenario_->groups[group].entries;
+    }
+  }
+  return true;
 }
 
 bool WorkerModel::make(std::size_t group, GroupPart& part, Time now) {
@@ -109,6 +175,9 @@ bool WorkerModel::make(std::size_t group, GroupPart& part, Time now) {
   for (const std::uint32_t member : planned.members) members.emplace_back(member);
   set_departures(part, planned, departures_of_new_group(machine.excluded(), members, machine.members()));
   part.made = true;
+  part.alone = machine.is_newcomer();
+  if (part.alone) part.entered = part.completed = 7;  // ops of its own, which count for nobody (rule 18)
+  if (part.alone) part.goal = part.completed;
   part.holds[part.rank] = true;
   return true;
 }
@@ -120,15 +189,16 @@ bool WorkerModel::connect(std::size_t group, GroupPart& part, Time now, std::vec
   bool all = true;
   for (std::size_t rank = 0; rank < planned.members.size(); ++rank) {
     if (part.holds[rank] || part.last_op[rank]) continue;
-    const std::uint32_t peer = planned.members[rank];
+    const std::uint32_t peer = part.who[rank];
     const WorkerModel& other = (*peers_)[peer];
-    if (known_[peer] && other.run == Run::running && !other.engine_stopped && part_of(peer, group)->made) {
+    const bool known = known_.contains(peer);
+    if (known && other.run == Run::running && !other.engine_stopped && part_of(peer, group)->made) {
       part.holds[rank] = true;
       continue;
     }
-    if (known_[peer] && !other.can_run()) {
+    if (known && !other.can_run()) {
       append(says, machine.suspect(id_of(peer), "its endpoint refuses connections", true));
-    } else if (all && !known_[peer] && now > planned.made_at[part.rank] + patience_for_an_address) {
+    } else if (all && !known && now > planned.made_at[part.rank] + patience_for_an_address) {
       append(says, machine.waits_for(id_of(peer), "no address of it is known"));
     }
     all = false;
@@ -140,22 +210,23 @@ bool WorkerModel::connect(std::size_t group, GroupPart& part, Time now, std::vec
 
 bool WorkerModel::enter(std::size_t group, GroupPart& part, MembershipOracle& oracle, std::vector<FromWorker>& says) {
   const PlannedGroup& planned = scenario_->groups[group];
-  if (part.entered == planned.entries || part.entered >= part.completed + window) return false;
-  const bool first_lap = part.entered < window;
+  if (part.entered == part.goal || part.entered >= part.completed + window) return false;
+  const bool first_lap = part.entered < part.base + window;
   if (!part.all_connected || !first_lap) {
     for (std::size_t rank = 0; rank < planned.members.size(); ++rank) {
       if (part.last_op[rank]) continue;
-      const std::uint32_t peer = planned.members[rank];
+      const std::uint32_t peer = part.who[rank];
       const GroupPart& other = *part_of(peer, group);
-      const bool ready =
-          (other.connected || !rules_->hold_all_segments_before_entering) && other.completed + window > part.entered;
+      const bool ready = (other.connected || !rules_->hold_all_segments_before_entering) && same_epoch(part, other) &&
+                         other.completed + window > part.entered;
       if (ready) continue;
       look_at(peer, true, says);
       return false;
     }
     part.all_connected = true;
   }
-  oracle.entered(id(), key_of(group), part.entered);
+  // An op of a loose group may be entered in a later step than that of its issue.
+  oracle.entered(id(), key_of(group), part.epoch, part.entered, planned.loose ? 0 : at_step);
   ++part.entered;
   return true;
 }
@@ -168,7 +239,7 @@ bool WorkerModel::complete(std::size_t group, GroupPart& part, MembershipOracle&
   if (!repairable(group, sequence)) {
     for (const FailedRange& range : part.failed) {
       if (sequence < range.from || sequence >= range.until) continue;
-      oracle.failed(id(), key_of(group), sequence, range.culprit_slot);
+      oracle.failed(id(), key_of(group), part.epoch, sequence, range.culprit_slot);
       ++part.completed;
       ++entries_failed;
       return true;
@@ -176,19 +247,26 @@ bool WorkerModel::complete(std::size_t group, GroupPart& part, MembershipOracle&
   }
   std::vector<Slot> contributors;
   for (std::size_t rank = 0; rank < planned.members.size(); ++rank) {
-    const std::uint32_t peer = planned.members[rank];
+    const std::uint32_t peer = part.who[rank];
     if (part.last_op[rank]) {
-      if (*part.last_op[rank] > sequence) contributors.emplace_back(peer);
+      if (*part.last_op[rank] <= sequence) continue;
+      if (!part.holds[rank]) {
+        oracle.violation("rule 6: the input of worker " + std::to_string(id_of(peer).value()) + " counts in entry " +
+                         std::to_string(sequence) + " of group " + std::to_string(key_of(group).value()) +
+                         ", but worker " + std::to_string(id().value()) + " does not hold its segment");
+      }
+      contributors.emplace_back(planned.members[rank]);
       continue;
     }
-    const bool entered = part.holds[rank] && part_of(peer, group)->entered > sequence;
+    const GroupPart& other = *part_of(peer, group);
+    const bool entered = part.holds[rank] && same_epoch(part, other) && other.entered > sequence;
     if (!entered) {
       look_at(peer, true, says);
       return false;
     }
-    contributors.emplace_back(peer);
+    contributors.emplace_back(planned.members[rank]);
   }
-  oracle.completed(id(), key_of(group), sequence, contributors);
+  oracle.completed(id(), key_of(group), part.epoch, sequence, contributors);
   ++part.completed;
   ++entries_completed;
   return true;
@@ -217,23 +295,63 @@ GroupStatus WorkerModel::status_of(std::size_t group, const GroupPart& part) con
   status.completed = part.completed;
   status.departures = part.departures;
   status.failed = part.failed;
+  status.epoch = part.epoch;
+  status.base = part.base;
+  status.alone = part.alone;
   return status;
+}
+
+std::vector<GroupStatus> WorkerModel::freeze_all() {
+  std::vector<GroupStatus> statuses;
+  for (std::size_t group = 0; group < parts_.size(); ++group) {
+    if (!parts_[group] || !parts_[group]->made) continue;
+    parts_[group]->frozen = true;
+    statuses.push_back(status_of(group, *parts_[group]));
+  }
+  return statuses;
+}
+
+std::vector<GroupIntroduction> WorkerModel::introductions() const {
+  std::vector<GroupIntroduction> groups;
+  for (std::size_t group = 0; group < parts_.size(); ++group) {
+    if (!parts_[group]) continue;
+    const GroupStatus status = status_of(group, *parts_[group]);
+    groups.push_back({status.group, status.name, status.members, status.policy});
+  }
+  return groups;
+}
+
+void WorkerModel::round_over(const RoundOver& over) {
+  if (answered == over.round) answered.reset();
+  if (froze_at == over.round) froze_at.reset();
+  if (!gate.release(over.round)) return;
+  for (std::optional<GroupPart>& part : parts_) {
+    if (part) part->frozen = false;
+  }
 }
 
 std::vector<GroupStatus> WorkerModel::freeze(const FreezeRequest& request, MembershipOracle& oracle) {
   std::vector<GroupStatus> statuses;
   for (std::size_t group = 0; group < parts_.size(); ++group) {
     if (!parts_[group] || !parts_[group]->made) continue;
-    if (rules_->freeze_only_affected && !affected(group, request.excluding)) continue;
+    if (rules_->freeze_only_affected && !parts_[group]->alone && !affected(group, request.excluding)) continue;
     GroupPart& part = *parts_[group];
+    if (part.alone) {
+      part.frozen = true;
+      statuses.push_back(status_of(group, part));
+      continue;
+    }
     GroupStatus status = status_of(group, part);
     oracle.froze(id(), key_of(group), status.members, request.excluding);
     for (const ExcludedMember& member : request.excluding) {
       const std::vector<std::uint32_t>& members = scenario_->groups[group].members;
       const auto place = std::lower_bound(members.begin(), members.end(), member.slot.value());
       if (place == members.end() || *place != member.slot.value()) continue;
-      const bool held = part.holds[static_cast<std::size_t>(place - members.begin())];
-      if (held) status.observed.push_back({member.worker, part_of(*place, group)->entered});
+      const auto rank = static_cast<std::size_t>(place - members.begin());
+      const bool is_member = id_of(part.who[rank]) == member.worker;  // else the slot has been filled anew
+      if (!is_member || !part.holds[rank]) continue;
+      const GroupPart& gone = *part_of(part.who[rank], group);
+      if (same_epoch(part, gone)) status.observed.push_back({member.worker, gone.entered});
     }
     part.frozen = rules_->keep_promise;
     statuses.push_back(std::move(status));
@@ -247,12 +365,36 @@ void WorkerModel::install(const Install& install, MembershipOracle& oracle) {
     if (!parts_[group] || !parts_[group]->made) continue;
     GroupPart& part = *parts_[group];
     const GroupResolution resolution = resolution_for(install, status_of(group, part));
+    if (resolution.epoch != part.epoch || part.alone) {
+      start_epoch(group, part, resolution, install.members, oracle);
+    }
     set_departures(part, scenario_->groups[group], resolution.departures);
     part.failed = resolution.failed;
     part.view = resolution.view;
     part.frozen = false;
     oracle.departed(id(), key_of(group), part.departures);
   }
+}
+
+// The group starts anew at the resolution's base: another roster, and words that are written again.
+void WorkerModel::start_epoch(std::size_t group, GroupPart& part, const GroupResolution& resolution,
+                              const std::vector<Filled>& members, MembershipOracle& oracle) {
+  oracle.epoch_started(id(), key_of(group), resolution.epoch, resolution.base,
+                       part.alone ? std::nullopt : std::optional(part.completed));
+  const PlannedGroup& planned = scenario_->groups[group];
+  for (const Filled& filled : members) {
+    const auto place = std::lower_bound(planned.members.begin(), planned.members.end(), filled.slot.value());
+    if (place == planned.members.end() || *place != filled.slot.value()) continue;
+    const auto rank = static_cast<std::size_t>(place - planned.members.begin());
+    const auto now_member = static_cast<std::uint32_t>(filled.worker.value() - 1);
+    part.last_op[rank].reset();
+    if (part.who[rank] == now_member) continue;
+    part.who[rank] = now_member;
+    part.holds[rank] = now_member == index_;
+  }
+  part.epoch = resolution.epoch;
+  part.base = part.entered = part.completed = part.goal = resolution.base;
+  part.connected = part.all_connected = part.alone = false;
 }
 
 void WorkerModel::set_departures(GroupPart& part, const PlannedGroup& group, std::vector<Departure> departures) {
@@ -265,20 +407,24 @@ void WorkerModel::set_departures(GroupPart& part, const PlannedGroup& group, std
 }
 
 void WorkerModel::remember(const std::vector<WorkerAddress>& addresses) {
-  for (const WorkerAddress& address : addresses) known_[address.slot.value()] = true;
+  for (const WorkerAddress& address : addresses) {
+    known_.insert(static_cast<std::uint32_t>(address.worker.value() - 1));
+  }
 }
 
 std::string WorkerModel::describe() const {
   static constexpr const char* states[] = {"joining", "active", "frozen", "evicted"};
   std::string text = "worker " + std::to_string(id().value()) + " is " + states[static_cast<int>(machine.state())] +
                      " in view (" + std::to_string(machine.view().term) + ", " + std::to_string(machine.view().n) + ")";
+  text += " in step " + std::to_string(at_step) + (machine.is_newcomer() ? ", a newcomer" : "") +
+          (gate.held() ? ", held" : "") + (gate.frozen() ? " at the boundary" : "");
   for (std::size_t group = 0; group < parts_.size(); ++group) {
     if (!parts_[group]) continue;
     const GroupPart& part = *parts_[group];
     text += "; group " + std::to_string(key_of(group).value()) + ": " + (part.made ? "" : "not made, ") +
             (part.connected ? "" : "not connected, ") + (part.frozen ? "frozen, " : "") + "entered " +
             std::to_string(part.entered) + ", completed " + std::to_string(part.completed) + " of " +
-            std::to_string(scenario_->groups[group].entries);
+            std::to_string(part.goal);
   }
   return text;
 }

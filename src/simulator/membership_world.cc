@@ -48,6 +48,10 @@ const char* name_of(FaultKind kind) {
       return "coordinator stalls";
     case FaultKind::slow_freeze:
       return "slow freeze";
+    case FaultKind::drain:
+      return "drain";
+    case FaultKind::resize:
+      return "resize";
   }
   return "?";
 }
@@ -64,17 +68,22 @@ MembershipWorld::MembershipWorld(const MembershipRun& run)
       oracle_({[this](WorkerId worker) { return workers_[worker.value() - 1].can_run(); },
                [this](WorkerId worker, GroupKey group) {
                  return workers_[worker.value() - 1].entered_in(group.value() - 100);
-               }},
+               },
+               [this](WorkerId worker, ViewNumber round) { return workers_[worker.value() - 1].frozen_for(round); }},
               all_workers(scenario_.workers), scenario_.min_present) {
-  workers_.reserve(scenario_.workers);
+  starts_.resize(scenario_.workers);
   for (std::uint32_t index = 0; index < scenario_.workers; ++index) {
-    workers_.emplace_back(index, scenario_, run_.model, run_.rules, workers_);
+    workers_.emplace_back(index, index, scenario_, run_.model, run_.rules, workers_);
   }
   config_.job = "seed " + std::to_string(run.seed);
   config_.min_present = scenario_.min_present;
   config_.prepared_deadline = milliseconds(200);
   config_.fence_deadline = milliseconds(100);
   config_.tick_interval = milliseconds(20);
+  config_.boundary_deadline = config_.transfer_deadline = milliseconds(20'000);  // nothing here may need it
+  config_.join_pause = milliseconds(5);
+  config_.join_pause_most = milliseconds(40);
+  config_.join_attempts = 1'000;
   config_.rules = run.rules;
 }
 
@@ -137,10 +146,16 @@ void MembershipWorld::log(const std::string& line) {
                    << " ms  " << line << '\n';
 }
 
-void MembershipWorld::inject(const PlannedFault& fault) {
+void MembershipWorld::inject(const PlannedFault& planned) {
+  PlannedFault fault = planned;
+  fault.worker = occupant(planned.worker);
+  if (fault.kind == FaultKind::false_suspicion || fault.kind == FaultKind::idle_suspicion) {
+    fault.other = occupant(planned.other);
+  }
   WorkerModel& worker = workers_[fault.worker];
   const bool about_worker = fault.kind != FaultKind::agent_outage && fault.kind != FaultKind::coordinator_crash &&
-                            fault.kind != FaultKind::coordinator_stall;
+                            fault.kind != FaultKind::coordinator_stall && fault.kind != FaultKind::drain &&
+                            fault.kind != FaultKind::resize;
   if (about_worker && (worker.run == WorkerModel::Run::waiting || worker.dead())) return;
   ++report_.faults;
   log(std::string("FAULT ") + name_of(fault.kind) +
@@ -175,7 +190,14 @@ void MembershipWorld::inject(const PlannedFault& fault) {
       break_link(fault.worker, random_.chance(50));
       break;
     case FaultKind::agent_outage:
-      agent_outage(scenario_.host_of(fault.worker), fault.duration);
+      agent_outage(host_of(fault.worker), fault.duration);
+      break;
+    case FaultKind::drain:
+      agents_[host_of(fault.worker)].draining = true;
+      agent_says(host_of(fault.worker), Drain{"the host goes away"});
+      break;
+    case FaultKind::resize:
+      agent_says(0, Resize{fault.other});
       break;
     case FaultKind::coordinator_crash:
       crash_coordinator(fault.duration, random_.chance(50));
@@ -192,8 +214,9 @@ void MembershipWorld::inject(const PlannedFault& fault) {
 bool MembershipWorld::settled() const {
   if (!coordinator_ || stalled_ || coordinator_->changing()) return false;
   for (const Member& member : coordinator_->roster().members()) {
-    const WorkerModel& worker = workers_[member.slot.value()];
+    const WorkerModel& worker = workers_[member.worker.value() - 1];
     if (worker.run == WorkerModel::Run::waiting || worker.run == WorkerModel::Run::stopped) return false;
+    if (member.life == Life::excluded) continue;
     if (member.life == Life::suspected || (worker.dead() && member.life == Life::running)) return false;
     if (!worker.can_run()) continue;
     if (!worker.done() || worker.machine.view() != coordinator_->view()) return false;
@@ -205,8 +228,11 @@ bool MembershipWorld::settled() const {
 void MembershipWorld::judge_end() {
   if (!oracle_.violations().empty()) return;
   if (gave_up_) {
-    const auto left = static_cast<std::uint32_t>(
-        std::count_if(workers_.begin(), workers_.end(), [](const WorkerModel& worker) { return worker.can_run(); }));
+    const auto left =
+        static_cast<std::uint32_t>(std::count_if(workers_.begin(), workers_.end(), [this](const WorkerModel& worker) {
+          const Member* member = coordinator_->roster().find(worker.id());
+          return worker.can_run() && member != nullptr && member->in_view;
+        }));
     if (left >= scenario_.min_present) {
       oracle_.violation("rule 21: gave up although " + std::to_string(left) + " workers can go on");
     }
@@ -215,9 +241,9 @@ void MembershipWorld::judge_end() {
   if (settled()) return;
   std::string where;
   for (const WorkerModel& worker : workers_) {
-    const bool stuck =
-        worker.can_run() && (!worker.done() || !coordinator_ || worker.machine.view() != coordinator_->view() ||
-                             worker.machine.state() != Worker::State::active);
+    const bool stuck = worker.can_run() && worker.run != WorkerModel::Run::waiting &&
+                       (!worker.done() || !coordinator_ || worker.machine.view() != coordinator_->view() ||
+                        worker.machine.state() != Worker::State::active);
     if (stuck && where.size() < 4'000) where += "\n    " + worker.describe();
   }
   oracle_.violation("no progress: " + std::to_string(time_to_settle.count() / 1000) +

@@ -2,7 +2,8 @@
 // its journal, and the faults of the scenario. Everything happens in one queue of events, in one thread.
 //
 // Files: membership_world.cc (queue, faults, end), membership_links.cc (connections), membership_hosts.cc (processes
-// and agents), membership_owner.cc (what surrounds the coordinator's machine).
+// and agents), membership_newcomers.cc (sessions, and who is started for vacant slots), membership_owner.cc (what
+// surrounds the coordinator's machine).
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,7 @@ struct AgentModel {
   bool up = true;
   Link link;
   std::set<std::uint32_t> fencing;  // killed, not yet seen gone
+  bool draining = false;
 };
 
 // How a simulated process ended.
@@ -48,6 +50,9 @@ struct End {
   std::string reason;
   Time at{};
 };
+
+// Messages after which a death, a broken connection or a crash of the coordinator hurts most.
+bool of_a_change(const membership::ToWorker& message);
 
 class MembershipWorld {
  public:
@@ -69,7 +74,7 @@ class MembershipWorld {
   void later(Time least, Time most, std::function<void()> action);
   Time delay();
   void log(const std::string& line);
-  void inject(const PlannedFault& fault);
+  void inject(const PlannedFault& planned);
   [[nodiscard]] bool settled() const;
   void judge_end();
 
@@ -98,6 +103,16 @@ class MembershipWorld {
   void agent_tells_end(std::uint32_t worker, bool reaped);
   void agent_outage(std::uint32_t host, Time duration);
 
+  // membership_newcomers.cc
+  [[nodiscard]] std::uint32_t occupant(std::uint32_t slot) const;  // the worker last started for it
+  [[nodiscard]] std::uint32_t host_of(std::uint32_t worker) const { return scenario_.host_of(workers_[worker].slot()); }
+  void fill_slot(std::uint32_t slot);  // the agent starts somebody for it, in a while
+  void start_newcomer(std::uint32_t slot);
+  void session_turn(std::uint32_t worker);
+  void leave(std::uint32_t worker, bool for_good);
+  void move_state(std::uint32_t worker, const membership::Transfer& transfer);
+  void receive_state(std::uint32_t worker, const membership::Transfer& transfer);
+
   // membership_owner.cc
   void start_coordinator();
   void crash_coordinator(Time down_for, bool ghosts);
@@ -113,9 +128,10 @@ class MembershipWorld {
   Time now_{};
   std::uint64_t order_ = 0;
   std::priority_queue<Scheduled> queue_;
-  std::vector<WorkerModel> workers_;
-  std::vector<Link> links_;
-  std::vector<std::optional<End>> ends_;
+  std::deque<WorkerModel> workers_;  // those there from the start, then the newcomers as they come
+  std::deque<Link> links_;
+  std::deque<std::optional<End>> ends_;
+  std::vector<std::uint32_t> starts_;  // by slot: newcomers so far
   std::vector<AgentModel> agents_;
   MembershipOracle oracle_;
 

@@ -23,6 +23,8 @@ TEST(Seeds, EveryRuleHolds) {
     ASSERT_TRUE(report.ok()) << "seed " << seed << ": " << report.violations.front()
                              << "\nreplay: closeranks-sim --seed " << seed;
     total.exclusions += report.exclusions;
+    total.joins += report.joins;
+    total.joins_cancelled += report.joins_cancelled;
     total.coordinator_starts += report.coordinator_starts;
     total.entries_completed += report.entries_completed;
     total.entries_failed += report.entries_failed;
@@ -32,6 +34,8 @@ TEST(Seeds, EveryRuleHolds) {
   // The runs must have been worth something.
   EXPECT_EQ(total.workers, 1000U);
   EXPECT_GT(total.exclusions, seeds_to_run());
+  EXPECT_GT(total.joins, seeds_to_run() / 2);
+  EXPECT_GT(total.joins_cancelled, seeds_to_run() / 2);
   EXPECT_GT(total.coordinator_starts, seeds_to_run() + seeds_to_run() / 10);
   EXPECT_GT(total.entries_completed, 100 * seeds_to_run());
   EXPECT_GT(total.entries_failed, seeds_to_run() / 4);
