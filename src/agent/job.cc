@@ -112,6 +112,7 @@ Status Job::start_coordinator() {
   server.token = facts_.token;
   server.min_present = options_.min_present;
   server.shrink = options_.shrink;
+  server.hang_timeout = options_.hang_timeout;
   for (std::uint32_t slot = 0; slot < options_.workers; ++slot) {
     server.roster.push_back({WorkerId(slot), Slot(slot), host_});
   }

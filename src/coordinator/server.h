@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct ServerOptions {
   std::vector<membership::RosterEntry> roster;  // which worker fills which slot, the same at every restart
   std::uint32_t min_present = 1;                // below it the job ends rather than shrinks
   bool shrink = true;                           // false: the first loss ends the job (membership::CoordinatorConfig)
+  // A worker that all others wait for may make no progress for so long; none: by the job's own history.
+  std::optional<std::chrono::milliseconds> hang_timeout;
   // The coordinator has given up or met a newer one (EventKind::gave_up, superseded), or its journal failed: its owner
   // must end the job. On the control thread, once, after the event was emitted. The server stays up, so that workers
   // still get the last install, until stop(). May be empty.

@@ -314,5 +314,12 @@ def test_a_spare_ends_with_its_agent(tmp_path: Path) -> None:
 
 def test_a_spare_has_one_thread_when_it_is_ready() -> None:
     text = "import os, closeranks.spare as s; s.warm_up(); print(len(os.listdir('/proc/self/task')))"
-    count = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=True)
+    count = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     assert count.stdout.split()[-1] == "1"
