@@ -156,6 +156,10 @@ Status Server::State::begin() {
   config.job = options.job;
   config.min_present = options.min_present;
   config.shrink = options.shrink;
+  if (options.hang_timeout) {
+    config.hang.timeout = *options.hang_timeout;
+    config.hang.adaptive = false;
+  }
   machine.emplace(std::move(config), options.roster, journal.records());
   Event started;
   started.kind = EventKind::coordinator_started;

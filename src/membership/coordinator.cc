@@ -9,7 +9,7 @@
 namespace closeranks::membership {
 
 Coordinator::Coordinator(CoordinatorConfig config, std::vector<RosterEntry> roster, const Journal& journal)
-    : config_(std::move(config)), roster_(roster) {
+    : config_(std::move(config)), roster_(roster), hang_(config_.hang) {
   CR_ASSERT(config_.min_present >= 1);
   restore(journal);
 }
@@ -136,6 +136,7 @@ void Coordinator::begin(Time now) {
   const bool stalled = last_call_ && now - *last_call_ > 4 * config_.tick_interval;
   last_call_ = now;
   if (!stalled || !config_.rules.renew_deadlines_after_stall) return;
+  hang_.disturbed();
   if (change_) change_->deadline = now + config_.prepared_deadline;
   if (round_) {
     const auto patience = round_->stage == Round::Stage::holding    ? config_.prepared_deadline
@@ -152,6 +153,7 @@ Effects Coordinator::finish(Time now) {
   if (!ended_) {
     announce(now);
     check_fences(now);
+    find_the_hung(now);
     advance(now);
     if (!ended_) tell_finished();
   }

@@ -22,7 +22,7 @@
 //
 // Files: coordinator.cc (dispatch, start, restart), roster.cc (who is who), suspicion.cc (suspects and fences),
 // view_change.cc (propose, prepared, resolve, install), join.cc (rounds of joining), departure.cc (newcomers that are
-// started, and workers that are asked to leave).
+// started, and workers that are asked to leave), progress.cc (who hangs).
 #pragma once
 
 #include <chrono>
@@ -38,6 +38,7 @@
 #include "closeranks/ids.h"
 #include "membership/events.h"
 #include "membership/group_status.h"
+#include "membership/hang.h"
 #include "membership/journal.h"
 #include "membership/messages.h"
 #include "membership/roster.h"
@@ -69,6 +70,7 @@ struct CoordinatorConfig {
   // While a deadline runs the machine asks for a tick this often. No call for four times as long: the coordinator
   // itself was stalled, answers may still lie in its sockets, and all deadlines start anew (protocol rule 21).
   std::chrono::milliseconds tick_interval{500};
+  HangConfig hang;
   Rules rules;
 };
 
@@ -202,6 +204,7 @@ class Coordinator {
   void on_progress(const Progress& progress, Member& member, Time now);
   void on_first_step(const FirstStep& step, Member& member);
   void on_pause(const Pause& pause, const Member& member, Time now);
+  void find_the_hung(Time now);
 
   CoordinatorConfig config_;
   Roster roster_;
@@ -214,6 +217,8 @@ class Coordinator {
   std::set<ViewNumber> cancelled_;  // rounds of this term since the view in force
   std::optional<Time> join_not_before_;
   std::chrono::milliseconds join_pause_{0};
+  HangDetector hang_;
+  std::optional<Time> judge_at_;         // none: nobody has told any progress
   std::optional<Install> last_install_;  // of this term: for a worker that missed it
   // Restarted, and some worker may not have what the journal says: the next change names everybody excluded so far.
   bool unresolved_ = false;

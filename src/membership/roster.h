@@ -61,6 +61,7 @@ struct Member {
   bool asks = false;        // newcomer: waits to be let in
   bool first_step_due = false;
   std::uint32_t joins_failed = 0;  // rounds that came to nothing because of it
+  bool hangs = false;              // suspected for making no progress: its stack is kept
   bool for_good = false;           // left on purpose
   std::string leave_because;       // it has been asked to leave
   bool told_to_leave = false;      // on its present connection

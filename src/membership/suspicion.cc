@@ -58,7 +58,7 @@ void Coordinator::suspect(Member& member, const std::string& reason, Time now) {
 
 void Coordinator::ask_for_fence(Member& member, Time now) {
   member.fence_deadline = now + config_.fence_deadline;
-  effects_.to_agents.emplace_back(member.host, Fence{member.worker, member.suspected_because});
+  effects_.to_agents.emplace_back(member.host, Fence{member.worker, member.suspected_because, member.hangs});
 }
 
 // The worker's process is over, or as good as. May come twice: as proof first, with its status later.

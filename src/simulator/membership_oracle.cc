@@ -128,11 +128,14 @@ void MembershipOracle::passed(WorkerId worker, std::uint64_t step, ViewNumber vi
 
 void MembershipOracle::epoch_started(WorkerId worker, GroupKey group, ViewNumber epoch, std::uint64_t base,
                                      std::optional<std::uint64_t> completed) {
-  const auto [known, first] = bases_.emplace(std::pair(group, epoch), base);
-  if (known->second != base) {
+  auto& known = bases_[{group, epoch}];
+  for (const auto& [other, its_base] : known) {
+    // A base that only dead workers have gone on from may be decided again.
+    if (its_base == base || !truth_.can_run(other)) continue;
     violation("rule 18: group " + std::to_string(group.value()) + " goes on at entry " + std::to_string(base) +
-              " for " + text(worker) + " and at " + std::to_string(known->second) + " for another");
+              " for " + text(worker) + " and at " + std::to_string(its_base) + " for " + text(other));
   }
+  known.emplace_back(worker, base);
   if (completed && *completed != base) {
     violation("rule 18: group " + std::to_string(group.value()) + " goes on at entry " + std::to_string(base) +
               ", but " + text(worker) + " has completed " + std::to_string(*completed));

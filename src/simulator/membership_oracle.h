@@ -99,7 +99,7 @@ class MembershipOracle {
   using Entry = std::tuple<GroupKey, ViewNumber, std::uint64_t>;
   std::map<Entry, std::vector<Outcome>> outcomes_;
   std::map<Entry, std::pair<std::uint64_t, WorkerId>> steps_;  // of each entry: the step it belongs to, and who says so
-  std::map<std::pair<GroupKey, ViewNumber>, std::uint64_t> bases_;
+  std::map<std::pair<GroupKey, ViewNumber>, std::vector<std::pair<WorkerId, std::uint64_t>>> bases_;
   std::map<ViewNumber, std::uint64_t> admitted_;  // rounds: the step before whose boundary everybody stops
   std::map<ViewNumber, std::uint64_t> joins_;     // decided: the first step with the newcomers
   std::vector<std::string> violations_;
