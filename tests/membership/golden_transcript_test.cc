@@ -98,12 +98,13 @@ class Driver {
   }
 
  private:
-  // job 4 min_present=1 shrink=yes
+  // job 4 min_present=1 shrink=yes hang=1000
   std::string start(const Words& words) {
     workers_ = words.number(1);
     config_.job = "golden";
     config_.min_present = static_cast<std::uint32_t>(std::stoul(words.get("min_present", "1")));
     config_.shrink = words.get("shrink", "yes") == "yes";
+    if (words.named.contains("hang")) config_.hang = {milliseconds(std::stoll(words.get("hang", ""))), false};
     return restart();
   }
 
@@ -133,7 +134,7 @@ class Driver {
     if (command == "served") return StateServed{view_of(words.plain.at(2)), worker};
     if (command == "received") return StateReceived{view_of(words.plain.at(2)), worker};
     if (command == "failed") return JoinFailed{view_of(words.plain.at(2)), worker, words.plain.at(3)};
-    if (command == "progress") return Progress{worker, words.number(2), true, {}};
+    if (command == "progress") return progress_of(words, worker);
     if (command == "first_step") return FirstStep{worker, words.number(2)};
     if (command == "prepared") return Prepared{view_of(words.plain.at(2)), worker, statuses_of(words)};
     Suspicion suspicion{worker, WorkerId(words.number(2)), "its life word says that its owner died", true, true};
@@ -143,6 +144,26 @@ class Driver {
       suspicion.reason = "no address of it is known";
     }
     return suspicion;
+  }
+
+  // progress 1 17 completed=3 waits=2: in entry 3 of group 7, for slot 2
+  static Progress progress_of(const Words& words, WorkerId worker) {
+    Progress progress{worker, words.number(2), true, {}};
+    if (!words.named.contains("completed")) return progress;
+    GroupProgress group;
+    group.group = GroupKey(7);
+    group.name = "world";
+    group.entered = group.completed = std::stoull(words.get("completed", "0"));
+    for (const std::string& slot : split(words.get("waits", ""), ',')) {
+      group.waits_for.emplace_back(static_cast<std::uint32_t>(std::stoul(slot)));
+    }
+    if (!group.waits_for.empty()) {
+      group.op = "all_reduce #" + std::to_string(group.entered++);
+      group.waiting = true;
+      group.waited_ms = 900;
+    }
+    progress.groups.push_back(std::move(group));
+    return progress;
   }
 
   static std::vector<GroupStatus> statuses_of(const Words& words) {
