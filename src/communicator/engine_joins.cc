@@ -306,6 +306,9 @@ void EngineCore::on_round_over(const membership::RoundOver& over) {
       group->fail({Fault::closed, Move::retry,
                    over.joined ? "the state transfer is over"
                                : "the state transfer was given up: " + over.reason + ". The others go on as before"});
+      // Its sends and receives end now: it leaves the list, and nobody drives it any more.
+      while (group->step()) {
+      }
       group->flush();
       std::erase(groups_, group);
     }
