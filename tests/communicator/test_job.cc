@@ -29,7 +29,7 @@ std::int64_t JobBoard::now_ns() {
       .count();
 }
 
-TestJob::TestJob(std::uint32_t members, Work work, std::chrono::milliseconds orphan_timeout)
+TestJob::TestJob(std::uint32_t members, Work work, std::chrono::milliseconds orphan_timeout, std::uint32_t spares)
     : token_(make_token()), members_(members), sink_([this](const coordinator::Event& event) {
         const std::lock_guard lock(mutex_);
         events_.push_back(event);
@@ -37,24 +37,34 @@ TestJob::TestJob(std::uint32_t members, Work work, std::chrono::milliseconds orp
   void* memory = ::mmap(nullptr, sizeof(JobBoard), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   board_ = new (memory) JobBoard;
   // Forked before this process has any thread.
-  processes_ = std::make_unique<Processes>(members, [this, work, orphan_timeout](std::uint32_t rank) -> std::string {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{30};
-    while (!board_->coordinator_is_up.load(std::memory_order_acquire)) {
-      if (std::chrono::steady_clock::now() > until) return "no coordinator";
-      std::this_thread::sleep_for(std::chrono::milliseconds{1});
-    }
-    EngineOptions options;
-    options.slot = Slot{rank};
-    options.slots = members_;
-    options.worker = WorkerId{rank};
-    options.coordinator = board_->coordinator;
-    options.token = token_;
-    options.job = job_name;
-    options.orphan_timeout = orphan_timeout;
-    Result<std::shared_ptr<Engine>> engine = Engine::start(options);
-    require(engine.status(), "engine");
-    return work(rank, *engine.value(), *board_);
-  });
+  processes_ =
+      std::make_unique<Processes>(members + spares, [this, work, orphan_timeout](std::uint32_t rank) -> std::string {
+        const WorkerId worker{rank};
+        while (rank >= members_) {
+          if (board_->no_spares.load()) return "";
+          if (const std::uint32_t taken = board_->spare_slots[rank - members_].load()) {
+            rank = taken - 1;
+          } else {
+            std::this_thread::sleep_for(std::chrono::milliseconds{1});
+          }
+        }
+        const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{30};
+        while (!board_->coordinator_is_up.load(std::memory_order_acquire)) {
+          if (std::chrono::steady_clock::now() > until) return "no coordinator";
+          std::this_thread::sleep_for(std::chrono::milliseconds{1});
+        }
+        EngineOptions options;
+        options.slot = Slot{rank};
+        options.slots = members_;
+        options.worker = worker;
+        options.coordinator = board_->coordinator;
+        options.token = token_;
+        options.job = job_name;
+        options.orphan_timeout = orphan_timeout;
+        Result<std::shared_ptr<Engine>> engine = Engine::start(options);
+        require(engine.status(), "engine");
+        return work(rank, *engine.value(), *board_);
+      });
   start_coordinator(0);
 }
 
@@ -125,6 +135,15 @@ void TestJob::kill(const std::vector<std::uint32_t>& ranks) {
   }
 }
 
+std::uint32_t TestJob::replace(std::uint32_t slot) {
+  const std::uint32_t spare = spares_used_++;
+  tell(membership::Started{WorkerId{members_ + spare}, Slot{slot}});
+  // An agent starts the process after it has said so; here it is there already.
+  std::this_thread::sleep_for(std::chrono::milliseconds{100});
+  board_->spare_slots[spare].store(slot + 1);
+  return members_ + spare;
+}
+
 void TestJob::note_exit(std::uint32_t rank) {
   membership::Exited exited;
   exited.worker = WorkerId{rank};
@@ -148,6 +167,13 @@ void TestJob::tell(membership::FromAgent message) {
     ended_.push_back(message);
   }
   if (agent_) static_cast<void>(agent_->send(message));
+}
+
+std::vector<std::string> TestJob::told() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> lines;
+  for (const coordinator::Event& event : events_) lines.push_back(coordinator::to_json_line(event));
+  return lines;
 }
 
 std::vector<coordinator::Event> TestJob::events(coordinator::EventKind kind) {

@@ -2,6 +2,7 @@
 // with the test as the agent that reaps what it killed and says so.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -25,6 +26,14 @@ struct JobBoard {
   std::atomic<std::uint32_t> arrived{0};
   std::atomic<std::int64_t> killed_ns{0};
   std::atomic<std::int64_t> longest_op_ns{0};
+  // Spare i takes slot spare_slots[i] - 1; 0: it waits. `no_spares`: it ends.
+  std::array<std::atomic<std::uint32_t>, 8> spare_slots{};
+  std::atomic<bool> no_spares{false};
+  // What a training job tells (join_test.cc).
+  std::atomic<std::uint32_t> present{0};
+  std::atomic<std::uint64_t> joined{0};
+  std::atomic<std::uint64_t> transfers{0};
+  std::atomic<std::uint32_t> hold_transfer_of{0};  // slot + 1 of one that stops in the middle of a transfer
   static std::int64_t now_ns();
 };
 
@@ -32,12 +41,15 @@ class TestJob {
  public:
   // `member` runs in each process with an engine that has joined the job.
   using Work = std::function<std::string(std::uint32_t rank, Engine& engine, JobBoard& board)>;
-  TestJob(std::uint32_t members, Work work,
-          std::chrono::milliseconds orphan_timeout = std::chrono::milliseconds{60000});
+  TestJob(std::uint32_t members, Work work, std::chrono::milliseconds orphan_timeout = std::chrono::milliseconds{60000},
+          std::uint32_t spares = 0);
   ~TestJob();
   TestJob(const TestJob&) = delete;
   TestJob& operator=(const TestJob&) = delete;
 
+  // The next spare takes the vacant slot, as worker members + its number, which is its "rank" for the functions below.
+  // It runs `member` with the slot as rank.
+  std::uint32_t replace(std::uint32_t slot);
   // SIGKILL, reap, proof to the coordinator: what an agent does.
   void kill(const std::vector<std::uint32_t>& ranks);
   // Waits for a member that ends by itself, and reports it as an agent does.
@@ -47,9 +59,14 @@ class TestJob {
   // The coordinator goes away / comes back with the same journal at the same address.
   void stop_coordinator();
   void restart_coordinator();
-  std::string join(std::chrono::seconds deadline = std::chrono::seconds{60}) { return processes_->join(deadline); }
+  std::string join(std::chrono::seconds deadline = std::chrono::seconds{60}) {
+    board_->no_spares.store(true);
+    return processes_->join(deadline);
+  }
   [[nodiscard]] JobBoard& board() { return *board_; }
   [[nodiscard]] std::vector<coordinator::Event> events(coordinator::EventKind kind);
+  // All events so far, a line each.
+  [[nodiscard]] std::vector<std::string> told();
 
  private:
   void start_coordinator(std::uint16_t port);
@@ -57,6 +74,7 @@ class TestJob {
   JobBoard* board_;
   std::string token_;
   std::uint32_t members_;
+  std::uint32_t spares_used_ = 0;
   std::unique_ptr<Processes> processes_;
   std::mutex mutex_;
   std::vector<coordinator::Event> events_;
