@@ -24,8 +24,8 @@ def main() -> int:
     parser.add_argument(
         "--steps",
         type=int,
-        default=400,
-        help="training steps of each run, about: whole epochs are trained (default 400)",
+        default=300,
+        help="training steps of each run, about: whole epochs are trained (default 300)",
     )
     parser.add_argument(
         "--out",
@@ -47,11 +47,12 @@ def main() -> int:
 
     folder: Path = arguments.out.resolve()
     workers, epochs = arguments.workers, runs.epochs_of(arguments.steps, arguments.workers)
-    part = arguments.steps // 10
-    faults = [(part, runs.KILL, 2), (3 * part, runs.KILL, 0), (5 * part, runs.STOP, 1), (7 * part, runs.LOOP, 3)]
+    part = arguments.steps // 8
+    faults = [(part, runs.KILL, 2), (2 * part, runs.KILL, 0), (3 * part, runs.STOP, 1), (4 * part, runs.LOOP, 3)]
     try:
         console.rule("[bold]training without faults[/bold]", align="left")
         tell(f"{workers} workers start, {epochs} epochs on scikit-learn's handwritten digits")
+        runs.write_images(runs.images_of(folder / "uninterrupted"))
         plain = runs.uninterrupted(folder / "uninterrupted", workers, epochs, tell)
         console.rule("[bold]the same training, four workers lost[/bold]", align="left")
         tell(f"{workers} workers start")

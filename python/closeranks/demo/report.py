@@ -157,7 +157,7 @@ def table(report: dict[str, Any]) -> Table:
     identical = "bitwise identical" if report["parameters_identical"] else "[red]different[/red]"
     view.add_row("all workers' parameters", "", identical)
     view.add_row(
-        "wall time of the job",
+        "wall time, slowed down for spares included",
         f"{report['seconds_uninterrupted']:.1f} s",
         f"{report['seconds']:.1f} s",
     )

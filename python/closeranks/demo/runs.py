@@ -92,9 +92,25 @@ def tool() -> str:
     return str(path)
 
 
+def write_images(file: Path) -> None:
+    """scikit-learn's handwritten digits as torch tensors: workers need not import scikit-learn, which takes seconds."""
+    import torch  # noqa: PLC0415 - the command's first words should not wait for it
+    from sklearn.datasets import load_digits  # noqa: PLC0415
+
+    digits = load_digits()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pixels = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
+    torch.save((pixels, torch.tensor(digits.target, dtype=torch.int64)), file)
+
+
 def epochs_of(steps: int, workers: int) -> int:
     """Epochs that have about `steps` steps with all workers present."""
     return max(1, round(steps / (IMAGES / (workers * BATCH) + 1)))
+
+
+def images_of(folder: Path) -> Path:
+    """Where both runs' folders have their images."""
+    return folder.parent / "digits.pt"
 
 
 class Job:
@@ -108,6 +124,8 @@ class Job:
         for old in folder.glob("*.jsonl"):
             old.unlink()
         self.events_file = folder / "events.jsonl"
+        self._slow = folder / "slow"
+        self._slow.unlink(missing_ok=True)
         self.events: list[dict[str, Any]] = []
         self.faults: list[Fault] = []
         self._event_tail = Tail(self.events_file)
@@ -119,7 +137,7 @@ class Job:
         self._output = (folder / "output.log").open("w")
         run_flags = ["--nproc-per-node", str(workers), "--shrink", "--events", str(self.events_file)]
         run_flags += ["--hang-timeout", str(HANG_TIMEOUT_S), "--stop-timeout", str(STOP_TIMEOUT_S)]
-        script = [str(TRAINING), "--epochs", str(epochs), "--out", str(folder)]
+        script = [str(TRAINING), "--epochs", str(epochs), "--images", str(images_of(folder)), "--out", str(folder)]
         self.process = subprocess.Popen(
             [tool(), "run", *run_flags, "--log-dir", str(folder / "log"), *script],
             stdout=self._output,
@@ -162,6 +180,19 @@ class Job:
     def until_step(self, step: int) -> None:
         self.until(lambda: self.last_step >= step, f"step {step}")
 
+    def until_spare(self) -> None:
+        """Waits for a spare that is ready, with the training slowed down: importing torch takes a core for seconds."""
+        if self.spare_is_ready():
+            return
+        self.tell("the next spare is getting ready; the training is slowed down meanwhile")
+        self._slow.touch()
+        self.until(self.spare_is_ready, "a spare", REPLACED_S)
+        self._slow.unlink()
+
+    def spare_is_ready(self) -> bool:
+        ready = {e["worker"] for e in self.events if e["event"] == "spare_started"}
+        return bool(ready - {e["worker"] for e in self.events if e["event"] == "worker_started"})
+
     def until_replaced(self, fault: Fault) -> None:
         """Waits for the first finished step of the worker that takes the place of `fault`'s."""
         self.until(
@@ -177,7 +208,6 @@ class Job:
 
     def running(self, slot: int) -> dict[str, Any]:
         """worker_started of the slot's present worker."""
-        self.poll()
         return [e for e in self.events if e["event"] == "worker_started" and e.get("slot") == slot][-1]
 
     def do(self, kind: str, slot: int) -> Fault | None:
@@ -291,6 +321,7 @@ def harmed(
         for step, kind, slot in faults:
             job.until_step(step)
             for _ in range(STRIKES):
+                job.until_spare()
                 fault = job.do(kind, slot)
                 if fault is not None:
                     break

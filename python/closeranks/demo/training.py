@@ -6,7 +6,8 @@ FOLDER/slot-N.jsonl, one JSON object per line, as it goes:
   {"op": sequence, "kind": "all_reduce", "time": when it finished, "contributors": [0, 1, 2, 3], "worker": 5}
 and at the end {"accuracy": fraction of held-out images, "parameters": sha256 of all parameters' bytes, "steps": n,
 "samples_lost": 0, "samples_repeated": 0, "worker": 5}.
-It is what a user's own script would be, but for one thing: SIGUSR1 sends it into an endless loop, as a bug would.
+It is what a user's own script would be, but for two things: SIGUSR1 sends it into an endless loop, as a bug would, and
+while there is a file FOLDER/slow its steps take SLOW_S longer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -31,6 +31,7 @@ import closeranks
 from closeranks.demo import BATCH, HELD_OUT
 
 PEAK_LEARNING_RATE = 0.15
+SLOW_S = 0.2
 
 
 def network() -> nn.Module:
@@ -53,11 +54,9 @@ def network() -> nn.Module:
     )
 
 
-def images() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Training images [n, 1, 8, 8] in 0..1 with labels [n], then the held-out ones."""
-    digits = load_digits()
-    pixels = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
-    labels = torch.tensor(digits.target, dtype=torch.int64)
+def images(file: Path) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Training images [n, 1, 8, 8] in 0..1 with labels [n], then the held-out ones, from runs.write_images()."""
+    pixels, labels = torch.load(file)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1797))
     held_out, training = order[:HELD_OUT], order[HELD_OUT:]
     return pixels[training], labels[training], pixels[held_out], labels[held_out]
@@ -99,6 +98,7 @@ def endless_loop(_signal: int, _frame: object) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
 
@@ -106,7 +106,7 @@ def main() -> None:
     torch.set_num_threads(1)
     closeranks.init()
     slot = dist.get_rank()
-    pixels, labels, held_out_pixels, held_out_labels = images()
+    pixels, labels, held_out_pixels, held_out_labels = images(arguments.images)
 
     torch.manual_seed(7)
     model = closeranks.data_parallel(network())
@@ -119,6 +119,7 @@ def main() -> None:
     session = closeranks.Session(model, optimizer, sampler, state={"scheduler": scheduler})
 
     log = Log(arguments.out / f"slot-{slot}.jsonl")
+    slow = arguments.out / "slow"
     last_op = -1
     while session.epoch < arguments.epochs:
         for step in session.steps(loader, epochs=session.epoch + 1):
@@ -132,6 +133,8 @@ def main() -> None:
                 last_op = op.sequence
                 log.write(op=op.sequence, kind=op.kind, time=op.time, contributors=op.contributors)
             log.flush()
+            if slow.exists():
+                time.sleep(SLOW_S)
         scheduler.step()
 
     # Running statistics of BatchNorm are each worker's own between two forward passes; evaluate with the lowest present
