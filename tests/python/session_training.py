@@ -48,6 +48,10 @@ class Net(nn.Module):
         return self.last(torch.relu(self.third(torch.relu(self.second(x)))))
 
 
+def samples(length: int) -> torch.Tensor:
+    return torch.randn(length, 16, generator=torch.Generator().manual_seed(5))
+
+
 def strike(what: str) -> None:
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -110,7 +114,7 @@ class Worker:
         ]
 
         torch.manual_seed(1)
-        self.net = Net(arguments.hidden)
+        self.net = Net(arguments.hidden)  # replayed by test_session.replay()
         self.model = closeranks.data_parallel(self.net, bucket_cap_mb=0.02)
         parameters = self.model.parameters()
         self.optimizer: torch.optim.Optimizer = (
@@ -122,7 +126,7 @@ class Worker:
         self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=5, enabled=arguments.scaler)
         torch.manual_seed(100 + self.slot)
         self.sampler = closeranks.ElasticSampler(arguments.length, seed=3)
-        data = torch.randn(arguments.length, 16, generator=torch.Generator().manual_seed(5))
+        data = samples(arguments.length)
         self.loader = DataLoader(
             TensorDataset(data, torch.arange(arguments.length)),
             batch_size=arguments.batch,
@@ -266,6 +270,7 @@ def main() -> None:
         left = arguments.out / f"left-{worker.slot}.json"
         left.write_text(json.dumps({"slot": worker.slot, "step": worker.session.step}))
         return
+    torch.save(worker.net.state_dict(), arguments.out / f"parameters-{worker.slot}.pt")
     (arguments.out / f"slot-{worker.slot}.json").write_text(json.dumps(worker.report()))
     dist.destroy_process_group()
 

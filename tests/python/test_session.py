@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import session_training
 from jobs import TOOL, Job, run
 
 pytestmark = pytest.mark.skipif(not Path(TOOL).exists(), reason=f"the tool is not built: {TOOL}")
@@ -62,6 +64,43 @@ def check(job: Job, folder: Path, slots: list[int]) -> None:
             drawn.update((line["epoch"], index) for index in line["indices"][: line["takes"]])
     assert all(len(parameters) == 1 for parameters in by_step.values())
     assert drawn.most_common(1)[0][1] == 1, "no sample was drawn by two steps that were done"
+
+
+def replay(folder: Path, slots: int, length: int = 407, hidden: int = 96) -> dict[str, torch.Tensor]:
+    """The job again in one process, from its workers' notes: every step's gradients, averaged by their samples."""
+    steps: dict[int, list[dict[str, Any]]] = {}
+    for slot in range(slots):
+        for line in lines_of(folder, slot):
+            steps.setdefault(line["step"], []).append(line)
+    torch.manual_seed(1)
+    net, data = session_training.Net(hidden), session_training.samples(length)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.9)
+    for number in sorted(steps):
+        sums = [torch.zeros_like(parameter) for parameter in net.parameters()]
+        total = sum(line["takes"] for line in steps[number])
+        for line in steps[number]:
+            if line["takes"] > 0:
+                gradients = torch.autograd.grad(net(data[line["indices"]]).square().mean(), list(net.parameters()))
+                for part, gradient in zip(sums, gradients, strict=True):
+                    part.add_(gradient, alpha=line["takes"] / total)
+        for parameter, part in zip(net.parameters(), sums, strict=True):
+            parameter.grad = part
+        optimizer.step()
+        scheduler.step()
+    return dict(net.named_parameters())
+
+
+def test_gradients_after_a_join_are_those_of_the_samples(tmp_path: Path) -> None:
+    # Lost between two steps, so that the notes of every step are complete.
+    faults = [{"slot": 2, "step": 5, "where": "after"}, {"slot": 0, "step": 12, "where": "after"}]
+    job = train(tmp_path, faults, "--joins", "2", "--pause-ms", "40", "--optimizer", "sgd", "--epochs", "2")
+    check(job, tmp_path, [0, 1, 2, 3])
+    trained = torch.load(tmp_path / "parameters-1.pt")
+    for name, expected in replay(tmp_path, 4).items():
+        torch.testing.assert_close(
+            trained[name], expected, rtol=1e-3, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}"
+        )
 
 
 def test_lost_workers_are_replaced(tmp_path: Path) -> None:
