@@ -1,7 +1,6 @@
 #include "membership/hang.h"
 
 #include <algorithm>
-#include <cstdio>
 
 namespace closeranks::membership {
 namespace {
@@ -15,9 +14,8 @@ constexpr std::uint64_t gaps_needed = 20;
 constexpr int gap_factor = 20;
 
 std::string seconds(Time time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
+  const auto tenths = std::chrono::duration_cast<milliseconds>(time).count() / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
 }
 
 std::string text_of(const std::vector<Slot>& slots) {

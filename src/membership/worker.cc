@@ -70,6 +70,9 @@ WorkerEffects Worker::on_welcome(const Welcome& welcome) {
   WorkerEffects effects;
   if (welcome.term > term_ && rules_.hold_ends_with_connection)
     void_hold(effects, "another coordinator has taken over");
+  // It is in no view, says the journal: the round of an earlier coordinator it may be prepared for was never decided.
+  if (newcomer_ && welcome.newcomer && round_ && round_->number.term < welcome.term)
+    end_round(effects, "its coordinator is gone");
   term_ = std::max(term_, welcome.term);
   effects.addresses = welcome.workers;
   if (state_ == State::joining) {

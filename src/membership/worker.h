@@ -134,6 +134,7 @@ class Worker {
   WorkerEffects on_admit(const Admit& admit);
   WorkerEffects on_transfer(const Transfer& transfer);
   WorkerEffects on_cancel(const Cancel& cancel);
+  void end_round(WorkerEffects& effects, const std::string& reason);
   void void_hold(WorkerEffects& effects, const std::string& reason);
   [[nodiscard]] WorkerEffects answer_round(ViewNumber round, FromWorker message) const;
   [[nodiscard]] bool from_old_term(std::uint32_t term) const;

@@ -37,14 +37,16 @@ WorkerEffects Worker::holding(ViewNumber round, std::uint64_t step) {
 }
 
 WorkerEffects Worker::on_admit(const Admit& admit) {
-  if (from_old_term(admit.round.term) || state_ != State::active) return {};
+  if (from_old_term(admit.round.term)) return {};
+  WorkerEffects effects;
   if (newcomer_ && request_ && admit.round > over_ && admit.round > promised_) {
-    round_ = Round{admit.round, {self_.worker}, false, false};  // nobody asks a newcomer to hold
+    // Nobody asks a newcomer to hold. Whoever admits it again knows that no earlier round was decided.
+    if (round_) end_round(effects, "another round has begun");
+    if (state_ == State::active) round_ = Round{admit.round, {self_.worker}, false, false};
   }
-  if (!round_ || round_->number != admit.round || round_->admitted) return {};
+  if (state_ != State::active || !round_ || round_->number != admit.round || round_->admitted) return effects;
   term_ = std::max(term_, admit.round.term);
   round_->admitted = true;
-  WorkerEffects effects;
   effects.admit = admit;
   return effects;
 }
@@ -80,12 +82,22 @@ WorkerEffects Worker::on_cancel(const Cancel& cancel) {
   if (!round_) return effects;
   if (!round_->prepared) {
     if (round_->number <= cancel.round) void_hold(effects, cancel.reason);
-  } else if (round_->number == cancel.round && promised_ == cancel.round) {
-    state_ = State::active;
-    effects.round_over = RoundOver{round_->number, false, cancel.reason};
-    round_.reset();
+  } else if (round_->number == cancel.round) {
+    end_round(effects, cancel.reason);
   }
   return effects;
+}
+
+// Prepared or not: it is known that the round has come to nothing. One who has accepted a view change since waits for
+// that.
+void Worker::end_round(WorkerEffects& effects, const std::string& reason) {
+  if (round_->prepared) {
+    if (promised_ != round_->number) return;
+    state_ = State::active;
+  }
+  over_ = std::max(over_, round_->number);
+  effects.round_over = RoundOver{round_->number, false, reason};
+  round_.reset();
 }
 
 void Worker::void_hold(WorkerEffects& effects, const std::string& reason) {

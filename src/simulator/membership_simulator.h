@@ -19,7 +19,6 @@ struct ModelRules {
   bool keep_promise = true;                       // rule 7: nothing moves between prepared and install
   bool freeze_only_affected = true;               // rule 9
   bool journal_before_sending = true;             // rule 21
-  bool words_belong_to_an_epoch = true;           // rule 18: a word of a member counts in the epoch it was written in
   bool step_and_hold_are_one = true;              // rule 19: a boundary is passed in one atomic step
 };
 

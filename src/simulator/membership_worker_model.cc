@@ -60,9 +60,7 @@ std::uint64_t WorkerModel::entered_in(std::size_t group) const {
   return parts_[group] && !parts_[group]->alone ? parts_[group]->entered : 0;
 }
 
-bool WorkerModel::same_epoch(const GroupPart& part, const GroupPart& other) const {
-  return !rules_->words_belong_to_an_epoch || part.epoch == other.epoch;
-}
+bool WorkerModel::same_epoch(const GroupPart& part, const GroupPart& other) const { return part.epoch == other.epoch; }
 
 bool WorkerModel::frozen_for(ViewNumber round) const {
   return gate.frozen() ? gate.round() == round : answered == round;

@@ -48,7 +48,6 @@ const Switch switches[] = {
     {"rule16_bound_by_survivors", [](MembershipRun& run) { run.rules.bound_by_survivors = false; }, "rule 16"},
     {"rule18_newcomer_brings_no_numbers", [](MembershipRun& run) { run.rules.newcomer_brings_no_numbers = false; },
      "rule 18"},
-    {"rule18_words_belong_to_an_epoch", [](MembershipRun& run) { run.model.words_belong_to_an_epoch = false; }, ""},
     {"rule18_join_needs_idle_groups", [](MembershipRun& run) { run.rules.join_needs_idle_groups = false; }, "rule 18"},
     {"rule19_step_and_hold_are_one", [](MembershipRun& run) { run.model.step_and_hold_are_one = false; }, ""},
     {"rule20_hold_ends_with_connection", [](MembershipRun& run) { run.rules.hold_ends_with_connection = false; },
