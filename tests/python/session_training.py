@@ -8,6 +8,8 @@ workers, the first being 0 and each replacement one more.
          after     after the step's block
          join      (a newcomer; n is ignored) a timer from the moment it begins to ask to be let in
   what:  kill (default), stop, loop (endless, in Python), leave (session.leave(); only "after")
+--kills N --seed S instead: N workers kill themselves at moments drawn from S, of those that are present when at least
+three are; now and then a newcomer does while it joins.
 Each worker that reaches the end writes FOLDER/slot-N.json; each one appends a line per step to FOLDER/steps-N.jsonl.
 """
 
@@ -17,6 +19,7 @@ import argparse
 import hashlib
 import json
 import os
+import random
 import signal
 import threading
 import time
@@ -93,6 +96,8 @@ def arguments_of_script() -> argparse.Namespace:
     parser.add_argument("--optimizer", default="adam")
     parser.add_argument("--scaler", action="store_true")
     parser.add_argument("--faults", default="[]")
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-at", type=int, default=0)
     parser.add_argument("--resume", action="store_true")
     return parser.parse_args()
@@ -136,12 +141,14 @@ class Worker:
         self.joins: list[Any] = []
         self.losses: list[Any] = []
         self.history: list[int] = []
+        self.kills: list[list[int]] = []  # [step, slot]: every worker draws the same
         state: dict[str, Any] = {
             "scheduler": self.scheduler,
             "scaler": self.scaler,
             "joins": self.joins,
             "losses": self.losses,
             "history": self.history,
+            "kills": self.kills,
         }
         checkpoints = arguments.out / "checkpoints"
         self.session = closeranks.Session(
@@ -166,6 +173,9 @@ class Worker:
         for fault in self.faults:
             if fault["where"] == "join":
                 later(fault)
+        drawn = random.Random(f"{self.arguments.seed} {self.slot} {self.life}")
+        if self.arguments.kills and self.life > 0 and drawn.random() < 0.15:
+            later({"delay_ms": drawn.uniform(0, 300)})
         for step in self.steps():
             self.train(step)
             if self.session.step == self.arguments.save_at:
@@ -177,7 +187,8 @@ class Worker:
         """A replacement begins here with session.epoch 0 and goes on in the job's epoch."""
         arguments, session = self.arguments, self.session
         while session.epoch < arguments.epochs or (
-            sum(len(slots) for _, slots in self.joins) < arguments.joins and session.epoch < arguments.most_epochs
+            (sum(len(slots) for _, slots in self.joins) < arguments.joins or len(self.kills) < arguments.kills)
+            and session.epoch < arguments.most_epochs
         ):
             yield from session.steps(self.loader, epochs=session.epoch + 1, accumulate=arguments.accumulate)
             if session.leaving:
@@ -187,6 +198,8 @@ class Worker:
         for fault in self.faults:
             if fault.get("step") == step.number and step.repetition == 0:
                 self.arm(fault)
+        if step.repetition == 0:
+            self.draw_kill(step.number)
         before = digest(self.model.parameters())
         with step as given:
             batches = given if self.arguments.accumulate > 1 else [given]
@@ -222,6 +235,19 @@ class Worker:
                 else:
                     strike(fault.get("what", "kill"))
 
+    def draw_kill(self, number: int) -> None:
+        if len(self.kills) >= self.arguments.kills or len(self.session.present) < 3:
+            return
+        drawn = random.Random(f"{self.arguments.seed} {len(self.kills)}")
+        last = self.kills[-1][0] if self.kills else 0
+        if number < last + drawn.choice([1, 1, 2, 5, 9]):
+            return
+        victim = drawn.choice(self.session.present)
+        self.kills.append([number, victim])
+        if victim == self.slot:
+            fault = {"where": drawn.choice(["step", "backward"]), "delay_ms": drawn.choice([0, drawn.uniform(0, 40)])}
+            self.arm(fault)
+
     def arm(self, fault: dict[str, Any]) -> None:
         if fault["where"] == "step":
             later(fault)
@@ -249,6 +275,7 @@ class Worker:
             "identities_kept": self.identities == self.identities_now(),
             "joins": self.joins,
             "losses": self.losses,
+            "kills": self.kills,
             "history": self.history,
             "lr": self.scheduler.get_last_lr(),
             "scale": self.scaler.get_scale(),

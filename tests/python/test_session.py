@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from jobs import TOOL, Job, run
 pytestmark = pytest.mark.skipif(not Path(TOOL).exists(), reason=f"the tool is not built: {TOOL}")
 
 SCRIPT = Path(__file__).with_name("session_training.py")
+SOAK = os.environ.get("CLOSERANKS_SOAK") == "1"
 FLAGS = ("--shrink", "--spares", "1")
 
 
@@ -120,6 +122,21 @@ def test_lost_workers_are_replaced(tmp_path: Path) -> None:
         own = [line for line in lines_of(tmp_path, slot) if line["life"] == 1]
         assert own[0]["step"] == step + 1
     assert {event["slot"] for event in job.of("worker_joined")} == {0, 2}
+
+
+@pytest.mark.parametrize("seed", range(10 if SOAK else 2))
+def test_random_kills(seed: int, tmp_path: Path) -> None:
+    kills = 30 if SOAK else 15
+    policy = "exact" if seed % 2 else "repair"
+    arguments = ["--kills", str(kills), "--seed", str(seed), "--policy", policy, "--pause-ms", "5", "--epochs", "1"]
+    flags = ("--shrink", "--spares", "2", "--max-replacements", "1000")
+    job = train(tmp_path, [], *arguments, flags=flags, timeout_s=60 + 20 * kills)
+    assert job.results, job.output
+    anyone = next(iter(job.results.values()))
+    check(job, tmp_path, sorted(job.results))
+    assert set(job.results) <= set(anyone["present"])
+    assert len(anyone["kills"]) == kills
+    assert len(job.of("worker_excluded")) >= kills // 2, "one that is about to die may be drawn again"
 
 
 def test_exact_repeats_the_step_that_lost_a_worker(tmp_path: Path) -> None:
