@@ -36,6 +36,7 @@ void Coordinator::restore(const Journal& journal) {
         if (!member->in_view) member->since = view_;
         member->in_view = true;
       }
+      for (const GroupBase& base : decided.bases) epochs_[base.group] = {view_, base};
     }
   }
   for (const ExcludedMember& excluded : excluded_) {

@@ -173,6 +173,7 @@ class Coordinator {
   [[nodiscard]] bool everybody_answered() const;
   void install();
   [[nodiscard]] std::vector<GroupResolution> resolve() const;
+  void add_missed_epochs(std::vector<GroupResolution>& resolutions) const;
   void give_up_without_shrink();
 
   // join.cc
@@ -214,6 +215,13 @@ class Coordinator {
   std::vector<ExcludedMember> excluded_;  // in the view in force
   std::optional<Change> change_;
   std::optional<Round> round_;
+  // Of each group's last join. A survivor that missed the install is told from here what no status may tell: a group
+  // that fails with its members is in none.
+  struct Epoch {
+    ViewNumber view;
+    GroupBase base;
+  };
+  std::map<GroupKey, Epoch> epochs_;
   std::set<ViewNumber> cancelled_;  // rounds of this term since the view in force
   std::optional<Time> join_not_before_;
   std::chrono::milliseconds join_pause_{0};

@@ -249,17 +249,21 @@ void Coordinator::install_round() {
     for (const GroupStatus& status : answer) statuses[status.group].push_back(status);
   }
   const std::vector<Refill> refills = roster_.refills();
+  std::vector<GroupBase> bases;
   for (const auto& [group, of_group] : statuses) {
     const bool grows = std::any_of(install.joined.begin(), install.joined.end(), [&](const WorkerAddress& joined) {
       return contains(of_group.front().members, joined.slot);
     });
     if (!grows) continue;
     install.groups.push_back(resolve_group(of_group, round.number, excluded_, config_.rules, refills));
+    const GroupBase base{group, of_group.front().members, install.groups.back().base};
+    bases.push_back(base);
+    epochs_[group] = {round.number, base};
   }
   view_ = round.number;
   install.excluded = excluded_;
   install.members = roster_.filled();
-  effects_.journal.emplace_back(ViewDecided{view_, excluded_, install.members});
+  effects_.journal.emplace_back(ViewDecided{view_, excluded_, install.members, std::move(bases)});
   for (const WorkerId worker : round.newcomers) {
     emit(EventKind::worker_joined, roster_.find(worker),
          "takes part from the boundary before step " + std::to_string(round.step) + " on");

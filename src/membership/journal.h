@@ -34,11 +34,20 @@ struct WorkerRegistered {
   friend bool operator==(const WorkerRegistered&, const WorkerRegistered&) = default;
 };
 
+// A group that begins an epoch with a join: which entry it goes on at.
+struct GroupBase {
+  GroupKey group;
+  std::vector<Slot> members;
+  std::uint64_t base = 0;
+  friend bool operator==(const GroupBase&, const GroupBase&) = default;
+};
+
 // A view is decided. `excluded`: everybody excluded so far, in order. `members`: who fills which slot in it, ascending.
 struct ViewDecided {
   ViewNumber view;
   std::vector<ExcludedMember> excluded;
   std::vector<Filled> members{};
+  std::vector<GroupBase> bases{};  // of a join; else empty
   friend bool operator==(const ViewDecided&, const ViewDecided&) = default;
 };
 

@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "membership/coordinator.h"
+#include "membership/worker.h"
 
 namespace closeranks::membership {
 namespace {
@@ -142,7 +143,28 @@ std::vector<GroupResolution> Coordinator::resolve() const {
     resolutions.push_back(
         resolve_group(of_group, change_->number, change_->excluding, config_.rules, roster_.refills()));
   }
+  for (GroupResolution& resolution : resolutions) {
+    const auto known = epochs_.find(resolution.group);
+    if (known != epochs_.end() && known->second.view == resolution.epoch) resolution.base = known->second.base.base;
+  }
   return resolutions;
+}
+
+// Somebody may have missed the last join: it is told of every group that grew with it. Members that have it already
+// find nothing new in that (resolution_for).
+void Coordinator::add_missed_epochs(std::vector<GroupResolution>& resolutions) const {
+  for (const auto& [group, epoch] : epochs_) {
+    const bool listed = std::any_of(resolutions.begin(), resolutions.end(),
+                                    [&](const GroupResolution& other) { return other.group == group; });
+    if (listed) continue;
+    GroupResolution resolution;
+    resolution.group = group;
+    resolution.view = view_;
+    resolution.departures = departures_of_new_group(excluded_, epoch.base.members, roster_.filled());
+    resolution.epoch = epoch.view;
+    resolution.base = epoch.base.base;
+    resolutions.push_back(std::move(resolution));
+  }
 }
 
 void Coordinator::install() {
@@ -161,6 +183,7 @@ void Coordinator::install() {
     if (excluded->connected) evict(member.worker, member.reason);
   }
   install.excluded = excluded_;
+  if (restarted_) add_missed_epochs(install.groups);
   install.members = roster_.filled();
   effects_.journal.emplace_back(ViewDecided{view_, excluded_, install.members});
   emit(EventKind::view_installed, nullptr,

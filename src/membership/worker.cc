@@ -203,7 +203,12 @@ std::vector<Departure> departures_of_new_group(const std::vector<ExcludedMember>
 
 GroupResolution resolution_for(const Install& install, const GroupStatus& group) {
   for (const GroupResolution& resolution : install.groups) {
-    if (resolution.group == group.group) return resolution;
+    if (resolution.group != group.group) continue;
+    // What is listed for a group that fails with its members is for those that missed its epoch: its departures are
+    // each member's own.
+    const bool own =
+        group.policy == Policy::fail && !group.alone && group.epoch != ViewNumber{} && group.epoch >= resolution.epoch;
+    if (!own) return resolution;
   }
   GroupResolution resolution{group.group, group.view, group.departures, group.failed, group.epoch, group.base};
   const std::size_t vacant = resolution.departures.size();

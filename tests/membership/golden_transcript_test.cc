@@ -177,6 +177,7 @@ class Driver {
     status.policy = Policy::repair;
     status.entered = std::stoull(words.get("entered", "0"));
     status.completed = std::stoull(words.get("completed", "0"));
+    if (words.get("policy", "repair") == "fail") status.policy = Policy::fail;
     status.alone = words.get("alone", "no") == "yes";
     if (words.named.contains("epoch")) status.epoch = view_of(words.get("epoch", ""));
     status.base = std::stoull(words.get("base", "0"));
