@@ -41,7 +41,7 @@ class PointToPoint {
     Rank source;
   };
 
-  PointToPoint(Options options, SegmentOf segment_of);
+  PointToPoint(Options options, const SegmentOf& segment_of);
   ~PointToPoint();
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
@@ -75,7 +75,7 @@ class PointToPoint {
   // meets a member that left, or comes later, only when all other members are gone.
   void member_gone(Rank member, Departure departure, const std::string& reason);
   // Ends one transfer with `status` (a deadline); bytes of it that still arrive are dropped. No effect when finished.
-  void cancel(std::uint64_t id, Status status);
+  void cancel(std::uint64_t id, const Status& status);
   // Ends all, and all later ones (shutdown).
   void fail_all(const Status& status);
 
