@@ -18,8 +18,9 @@ fi
 
 build=build/fuzz
 echo "fuzz: building (clang++-19, address and undefined-behaviour sanitizers)"
+# -O1: half the compile time of -O2 and nearly its speed once the sanitizers are in.
 cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER=clang++-19 -DCMAKE_C_COMPILER=clang-19 -DCLOSERANKS_FUZZ=ON \
-  -DCLOSERANKS_TORCH=OFF -DCLOSERANKS_TESTS=OFF >"$build.log" 2>&1 || { cat "$build.log" >&2; exit 1; }
+  -DCLOSERANKS_TORCH=OFF -DCLOSERANKS_TESTS=OFF -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=-O1 -g1" >"$build.log" 2>&1 || { cat "$build.log" >&2; exit 1; }
 ninja -C "$build" ${JOBS:+-j "$JOBS"} fuzz >"$build.log" 2>&1 || { tail -50 "$build.log" >&2; exit 1; }
 
 failed=0

@@ -87,7 +87,7 @@ Result<std::shared_ptr<Peer>> EngineCore::peer_from_address(Slot slot, const std
 Status EngineCore::meet_members(Group& group, const AddressBook& book, std::chrono::milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
   Members& members = group.members();
-  const Status told = book.set(address_key(group.key(), options_.slot), own_address());
+  Status told = book.set(address_key(group.key(), options_.slot), own_address());
   if (!told.ok()) return told;
   std::vector<Rank> missing;
   Status last;

@@ -77,8 +77,8 @@ void MessageSender::drive(Rank rank, Destination& to, const Segment& own) {
 }
 
 // Gives the message a free slot in [first, until), announces it and posts what fits. False: none is free.
-bool MessageSender::assign(Rank rank, Destination& to, const Segment& own, std::deque<Transfer>::iterator message,
-                           std::uint32_t first, std::uint32_t until) {
+bool MessageSender::assign(Rank rank, Destination& to, const Segment& own,
+                           const std::deque<Transfer>::iterator& message, std::uint32_t first, std::uint32_t until) {
   const auto free =
       std::find_if(to.slots.begin() + first, to.slots.begin() + until, [](const Use& use) { return !use.taken; });
   if (free == to.slots.begin() + until) {

@@ -56,7 +56,7 @@ class MessageSender {
   [[nodiscard]] Destination& destination(Rank rank);
   void drive(Rank rank, Destination& destination, const transport::Segment& own);
   bool assign(Rank rank, Destination& destination, const transport::Segment& own,
-              std::deque<Transfer>::iterator message, std::uint32_t first, std::uint32_t until);
+              const std::deque<Transfer>::iterator& message, std::uint32_t first, std::uint32_t until);
   void answer(Rank rank, Destination& destination, const transport::Segment& own);
   void post(Rank rank, Use& use, std::uint32_t slot, const transport::Segment& own, std::uint64_t consumed);
   [[nodiscard]] std::uint64_t consumed(Rank rank, std::uint32_t slot) const;

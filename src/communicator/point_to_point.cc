@@ -9,7 +9,7 @@
 namespace closeranks::communicator {
 
 struct PointToPoint::State {
-  State(Options options, SegmentOf segment_of)
+  State(Options options, const SegmentOf& segment_of)
       : report(std::move(options)), sender(report, segment_of), receiver(report, segment_of) {}
 
   Transfer make(bool is_send, std::optional<Rank> peer, std::int32_t tag, DType dtype, std::vector<Buffer> buffers) {
@@ -28,8 +28,8 @@ struct PointToPoint::State {
   std::optional<Status> closed;
 };
 
-PointToPoint::PointToPoint(Options options, SegmentOf segment_of)
-    : state_(std::make_unique<State>(std::move(options), std::move(segment_of))) {}
+PointToPoint::PointToPoint(Options options, const SegmentOf& segment_of)
+    : state_(std::make_unique<State>(std::move(options), segment_of)) {}
 
 PointToPoint::~PointToPoint() = default;
 
@@ -90,7 +90,7 @@ void PointToPoint::member_joined(Rank member) {
   state_->receiver.member_joined(member);
 }
 
-void PointToPoint::cancel(std::uint64_t id, Status status) {
+void PointToPoint::cancel(std::uint64_t id, const Status& status) {
   if (!state_->sender.cancel(id, status)) {
     state_->receiver.cancel(id, status);
   }

@@ -41,7 +41,7 @@ class PointToPoint {
     Rank source;
   };
 
-  PointToPoint(Options options, SegmentOf segment_of);
+  PointToPoint(Options options, const SegmentOf& segment_of);
   ~PointToPoint();
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
@@ -78,7 +78,7 @@ class PointToPoint {
   // be gone. Receives that wait for the member go on to wait for the new one.
   void member_joined(Rank member);
   // Ends one transfer with `status` (a deadline); bytes of it that still arrive are dropped. No effect when finished.
-  void cancel(std::uint64_t id, Status status);
+  void cancel(std::uint64_t id, const Status& status);
   // Ends all, and all later ones (shutdown).
   void fail_all(const Status& status);
 

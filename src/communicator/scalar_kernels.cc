@@ -31,6 +31,7 @@ void columns(const std::byte* const* sources, std::size_t source_count, std::byt
   for (std::size_t from = 0; from < count; from += tile) {
     const std::size_t length = std::min(tile, count - from);
     const auto* first = reinterpret_cast<const Element*>(sources[0]) + from;
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 is a number here, its sign is meant to be extended
     for (std::size_t i = 0; i < length; ++i) sum[i] = static_cast<Accumulator>(first[i]);
     for (std::size_t s = 1; s < source_count; ++s) {
       const auto* next = reinterpret_cast<const Element*>(sources[s]) + from;

@@ -71,7 +71,7 @@ class ClientLink::Machine : public std::enable_shared_from_this<ClientLink::Mach
  private:
   enum class Phase { idle, connecting, challenged, proving, up, pausing, finishing, stopped };
 
-  void resolved(const std::error_code& error, asio::ip::tcp::resolver::results_type endpoints);
+  void resolved(const std::error_code& error, const asio::ip::tcp::resolver::results_type& endpoints);
   void open(const asio::ip::tcp::endpoint& endpoint, std::vector<asio::ip::tcp::endpoint> others);
   void opened(asio::ip::tcp::socket socket);
   void frame(const FrameHeader& header, std::span<const std::byte> body);
@@ -136,13 +136,14 @@ void ClientLink::Machine::connect() {
     return open({address, parts.value().port}, {});
   }
   resolver_.async_resolve(parts.value().host, std::to_string(parts.value().port),
-                          [self = shared_from_this(), attempt](const std::error_code& error, auto endpoints) {
+                          [self = shared_from_this(), attempt](const std::error_code& error, const auto& endpoints) {
                             if (attempt != self->attempt_ || self->phase_ != Phase::connecting) return;
-                            self->resolved(error, std::move(endpoints));
+                            self->resolved(error, endpoints);
                           });
 }
 
-void ClientLink::Machine::resolved(const std::error_code& error, asio::ip::tcp::resolver::results_type endpoints) {
+void ClientLink::Machine::resolved(const std::error_code& error,
+                                   const asio::ip::tcp::resolver::results_type& endpoints) {
   if (error || endpoints.empty()) {
     return failed(Status(Fault::system, Move::retry, peer() + " cannot be found: " + error.message()));
   }
@@ -307,6 +308,8 @@ void ClientLink::Machine::recount() {
   queued_bytes_ = bytes;
 }
 
+// `why` is a copy: it may come from the connection that ends here.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void ClientLink::Machine::failed(Status why) {
   if (phase_ == Phase::stopped || phase_ == Phase::finishing) return;
   const bool was_up = phase_ == Phase::up;

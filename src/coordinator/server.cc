@@ -136,13 +136,13 @@ struct Server::State : public std::enable_shared_from_this<Server::State> {
   template <class Key>
   void drop(std::map<Key, Peer>& peers, const Key& key, const std::string& why);
   template <class Key>
-  void listen_to(std::map<Key, Peer>& peers, const Key& key, std::shared_ptr<Connection> connection);
+  void listen_to(std::map<Key, Peer>& peers, const Key& key, const std::shared_ptr<Connection>& connection);
   Status received(WorkerId worker, Peer& peer, const FrameHeader& header, std::span<const std::byte> body);
   Status received(const std::string& host, Peer& peer, const FrameHeader& header, std::span<const std::byte> body);
   void gone(WorkerId worker, const std::string& why);
   void gone(const std::string& host, const std::string& why);
 
-  void carry_out(membership::Effects effects);
+  void carry_out(const membership::Effects& effects);
   void report(const membership::Event& event);
   template <class Key, class Message>
   void send(std::map<Key, Peer>& peers, const Key& key, const Message& message);
@@ -167,7 +167,7 @@ Status Server::State::begin() {
   membership::Effects effects = machine->start(machine_time());
   started.view = ViewNumber{machine->term(), machine->view().n};
   events.emit(std::move(started));
-  carry_out(std::move(effects));
+  carry_out(effects);
   if (stopped) {
     return Status(Fault::system, Move::give_up, "the coordinator's journal does not take the term it starts with");
   }
@@ -261,9 +261,9 @@ Status Server::State::check(const Claim& claim) const {
 void Server::State::admit(const Claim& claim, std::shared_ptr<Connection> connection) {
   switch (claim.role) {
     case Role::worker:
-      return listen_to(workers, claim.worker, std::move(connection));
+      return listen_to(workers, claim.worker, connection);
     case Role::agent:
-      return listen_to(agents, claim.host, std::move(connection));
+      return listen_to(agents, claim.host, connection);
     case Role::observer:
       break;
   }
@@ -281,7 +281,8 @@ void Server::State::admit(const Claim& claim, std::shared_ptr<Connection> connec
 }
 
 template <class Key>
-void Server::State::listen_to(std::map<Key, Peer>& peers, const Key& key, std::shared_ptr<Connection> connection) {
+void Server::State::listen_to(std::map<Key, Peer>& peers, const Key& key,
+                              const std::shared_ptr<Connection>& connection) {
   Peer& peer = peers[key];
   if (peer.connection) {
     // Its end went through a broken line, or the process began anew; the newest connection counts.
@@ -411,7 +412,7 @@ Status Server::State::received(const std::string& host, Peer& peer, const FrameH
 
 // ---- what the machine wants --------------------------------------------------------------------------------------
 
-void Server::State::carry_out(membership::Effects effects) {
+void Server::State::carry_out(const membership::Effects& effects) {
   for (const membership::JournalRecord& record : effects.journal) {
     if (Status status = journal.append(record); !status.ok()) {
       // Nothing of these effects may be announced, and no later decision either.

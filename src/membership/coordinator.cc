@@ -8,7 +8,7 @@
 
 namespace closeranks::membership {
 
-Coordinator::Coordinator(CoordinatorConfig config, std::vector<RosterEntry> roster, const Journal& journal)
+Coordinator::Coordinator(CoordinatorConfig config, const std::vector<RosterEntry>& roster, const Journal& journal)
     : config_(std::move(config)), roster_(roster), hang_(config_.hang) {
   CR_ASSERT(config_.min_present >= 1);
   restore(journal);

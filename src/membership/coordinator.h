@@ -86,7 +86,7 @@ class Coordinator {
  public:
   // `roster`: one worker per slot, at least one, slots and ids distinct; the same at every restart. `journal`: empty
   // at the first start, else all records written so far. The term is one above the highest in the journal.
-  Coordinator(CoordinatorConfig config, std::vector<RosterEntry> roster, const Journal& journal);
+  Coordinator(CoordinatorConfig config, const std::vector<RosterEntry>& roster, const Journal& journal);
 
   // Call once, first: journals the term (and the first view).
   Effects start(Time now);
