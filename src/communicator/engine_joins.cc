@@ -46,9 +46,9 @@ Result<BoundaryResult> EngineCore::at_boundary(std::uint64_t step) {
       const std::lock_guard lock(lock_);
       if (ended_) return *ended_;
       in_session_ = true;
-      if (leave_because_) return BoundaryResult{Boundary::leave, std::nullopt, *leave_because_};
       // The same step again (policy exact): its boundary was passed long ago.
       const bool again = step <= gate_.step();
+      if (leave_because_ && !again) return BoundaryResult{Boundary::leave, std::nullopt, *leave_because_};
       const auto answer = again ? membership::BoundaryGate::Answer::passed : gate_.pass(step);
       if (answer == membership::BoundaryGate::Answer::passed) {
         for (const auto& group : groups_) group->begin_step();
@@ -296,8 +296,10 @@ void EngineCore::on_round_over(const membership::RoundOver& over) {
   std::optional<StateTransfer> ended;
   std::shared_ptr<Group> group;
   change([&] {
-    gate_.release(over.round);
-    for (const auto& other : groups_) other->thaw();
+    // An answer that came too late for its round changes nothing in the next one.
+    if (gate_.release(over.round)) {
+      for (const auto& other : groups_) other->thaw();
+    }
     if (transfer_ && transfer_->round == over.round) {
       // In one with the release: no other hold comes between the end of the round and its step.
       if (transfer_handed_out_ && (over.joined || !newcomer_)) static_cast<void>(gate_.pass(transfer_->step));

@@ -40,7 +40,10 @@ void MembershipOracle::stopped_too_long(WorkerId worker) { grounds_.insert(worke
 void MembershipOracle::answer_arrived(WorkerId worker, ViewNumber view) { arrived_[worker] = view; }
 
 void MembershipOracle::coordinator_acts(const Effects& effects) {
-  for (const Event& event : effects.events) check_late(event);
+  for (const Event& event : effects.events) {
+    check_late(event);
+    if (event.kind == EventKind::view_proposed) awaited_ = event.view;  // also when nobody is there to be sent it
+  }
   for (const auto& [host, message] : effects.to_agents) check_fence(std::get<Fence>(message));
   for (const JournalRecord& record : effects.journal) {
     if (const auto* decided = std::get_if<ViewDecided>(&record)) check_decision(*decided);
@@ -63,7 +66,7 @@ void MembershipOracle::check_late(const Event& event) {
     return;
   }
   const auto arrived = arrived_.find(*event.worker);
-  if (arrived != arrived_.end() && arrived->second == last_proposal_) {
+  if (arrived != arrived_.end() && arrived->second == awaited_) {
     violation("rule 21: " + text(*event.worker) +
               " is suspected for a late answer, but the answer lay in the coordinator's socket");
   }

@@ -91,6 +91,7 @@ class MembershipOracle {
   std::set<WorkerId> grounds_;
   std::map<WorkerId, ViewNumber> arrived_;
   ViewNumber last_proposal_;
+  ViewNumber awaited_;  // the number that answers are awaited for
   ViewNumber view_;
   std::vector<membership::ExcludedMember> excluded_;
   std::set<WorkerId> excluded_ids_;

@@ -342,5 +342,91 @@ TEST_F(GroupMachineTest, WordsPackAndUnpack) {
   EXPECT_EQ(BlockWord::unpack(0).state, BlockState::open);
 }
 
+membership::GroupResolution joined(std::uint64_t n, std::uint64_t base,
+                                   std::vector<membership::Departure> vacant = {}) {
+  membership::GroupResolution resolution;
+  resolution.view = resolution.epoch = ViewNumber{1, n};
+  resolution.base = base;
+  resolution.departures = std::move(vacant);
+  return resolution;
+}
+
+TEST_F(GroupMachineTest, AJoinStartsTheGroupAnew) {
+  GroupMachine survivor = make(3, 0);
+  words_.entered_words = {1, 1, 1};
+  enter(survivor, OpKind::all_reduce, 64);
+  run(survivor, 0);
+  survivor.freeze();
+  membership::GroupResolution loss;
+  loss.view = ViewNumber{1, 1};
+  loss.departures = {{WorkerId{2}, Slot{12}, loss.view, 1}};
+  survivor.install(loss);
+  EXPECT_TRUE(survivor.idle());
+  survivor.freeze();
+  survivor.install(joined(2, 1));
+  EXPECT_EQ(survivor.present(), (RankSet{true, true, true}));
+  EXPECT_EQ(survivor.freeze().epoch, (ViewNumber{1, 2}));
+  EXPECT_EQ(survivor.freeze().base, 1U);
+  EXPECT_TRUE(survivor.freeze().departures.empty());
+
+  // The newcomer counted nothing that matters.
+  GroupMachine newcomer = make(3, 2);
+  newcomer.install(joined(2, 1));
+  EXPECT_EQ(newcomer.next_sequence(), 1U);
+  EXPECT_EQ(newcomer.completed(), 1U);
+  EXPECT_EQ(newcomer.base(), 1U);
+  EXPECT_TRUE(newcomer.contributes(Rank{2}, 1));
+}
+
+TEST_F(GroupMachineTest, AJoinHealsALossThatNoEntryHasMet) {
+  GroupMachine machine = make(3, 0, Policy::fail);
+  membership::GroupResolution loss;
+  loss.view = ViewNumber{1, 1};
+  loss.departures = {{WorkerId{2}, Slot{12}, loss.view, 0}};
+  machine.install(loss);
+  EXPECT_TRUE(machine.failure().has_value());
+  machine.install(joined(2, 0));
+  EXPECT_FALSE(machine.failure().has_value());
+  machine.install(joined(3, 0, {{WorkerId{1}, Slot{11}, ViewNumber{1, 2}, 0}}));
+  ASSERT_TRUE(machine.failure().has_value()) << "another slot is still vacant";
+  EXPECT_EQ(machine.failure()->culprit, Rank{1});
+}
+
+TEST_F(GroupMachineTest, ExactMissesThoseTheStepCountedOn) {
+  GroupMachine machine = make(3, 0, Policy::exact);
+  const auto enter_in_step = [&](std::uint64_t step_start) {
+    const std::uint64_t sequence = machine.next_sequence();
+    machine.enter(
+        {sequence, make_plan(OpKind::all_reduce, DType::float32, ReduceOp::sum, Rank{0}, 64, 3), 1, step_start});
+  };
+  const auto outcome_of = [&](std::uint64_t sequence) {
+    words_.entered_words = {sequence + 1, sequence + 1, 1};
+    for (const Action& action : run(machine, 0)) {
+      if (action.kind == Kind::complete && action.sequence == sequence) return action.outcome;
+    }
+    return Fault::system;
+  };
+  enter_in_step(0);
+  EXPECT_EQ(outcome_of(0), Fault::none);
+  enter_in_step(0);
+  machine.freeze();
+  membership::GroupResolution loss;
+  loss.view = ViewNumber{1, 1};
+  loss.departures = {{WorkerId{2}, Slot{12}, loss.view, 1}};
+  machine.install(loss);
+  EXPECT_EQ(outcome_of(1), Fault::incomplete);
+  EXPECT_FALSE(machine.failure().has_value()) << "the group goes on";
+  enter_in_step(1);
+  EXPECT_EQ(outcome_of(2), Fault::incomplete) << "it was there when that step began";
+  enter_in_step(2);
+  EXPECT_EQ(outcome_of(3), Fault::none) << "it was not";
+}
+
+TEST(ConnectedWord, GrowsWithTheEpoch) {
+  EXPECT_EQ(connected_word({}), 1U);
+  EXPECT_LT(connected_word({}), connected_word({1, 1}));
+  EXPECT_LT(connected_word({1, 7}), connected_word({2, 3}));
+}
+
 }  // namespace
 }  // namespace closeranks::algorithm
