@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
@@ -21,7 +22,7 @@ using testing::HasSubstr;
 class ControlSocketTest : public testing::Test {
  protected:
   // Deeper than a socket's name may be long.
-  ControlSocketTest() : folder(testing::TempDir() + "closeranks-control/" + std::string(120, 'd')) {
+  ControlSocketTest() : folder(root + std::string(120, 'd')) {
     std::filesystem::create_directories(folder);
   }
   ~ControlSocketTest() override {
@@ -29,7 +30,7 @@ class ControlSocketTest : public testing::Test {
     context.stop();
     if (thread.joinable()) thread.join();
     socket.reset();
-    std::filesystem::remove_all(testing::TempDir() + "closeranks-control");
+    std::filesystem::remove_all(root);
   }
   void open(ControlSocket::Answer answer) {
     auto opened = ControlSocket::open(context, folder, std::move(answer));
@@ -38,6 +39,8 @@ class ControlSocketTest : public testing::Test {
     thread = std::thread([this] { context.run(); });
   }
 
+  // ctest runs each test in a process of its own, several at a time.
+  const std::string root = testing::TempDir() + "closeranks-control-" + std::to_string(::getpid()) + "/";
   const std::string folder;
   asio::io_context context;
   asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
@@ -78,7 +81,7 @@ TEST_F(ControlSocketTest, ARequestWithoutEndIsCutOff) {
 }
 
 TEST(FindJob, TakesTheNewestThatRunsOrTheOneThatIsNamed) {
-  const std::string root = testing::TempDir() + "closeranks-find-job";
+  const std::string root = testing::TempDir() + "closeranks-find-job-" + std::to_string(::getpid());
   std::filesystem::remove_all(root);
   EXPECT_FALSE(find_job_folder(root, "").ok());
   {
