@@ -81,8 +81,7 @@ void Group::start_anew(const membership::GroupResolution& resolution,
   if (broken_) return;
   // Under policy fail members may have been told apart by a loss: the highest count is everybody's.
   const bool behind = queue_.empty() && machine_.policy() == Policy::fail && machine_.entered() < resolution.base;
-  const bool idle =
-      entries_.empty() && machine_.idle() && (alone() || behind || machine_.entered() == resolution.base);
+  const bool idle = entries_.empty() && machine_.idle() && (alone() || behind || machine_.entered() == resolution.base);
   if (!idle) {
     return fail({Fault::mismatch, Move::give_up,
                  "group '" + options_.name + "' has entered " + std::to_string(machine_.entered()) +

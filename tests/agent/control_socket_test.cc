@@ -22,9 +22,7 @@ using testing::HasSubstr;
 class ControlSocketTest : public testing::Test {
  protected:
   // Deeper than a socket's name may be long.
-  ControlSocketTest() : folder(root + std::string(120, 'd')) {
-    std::filesystem::create_directories(folder);
-  }
+  ControlSocketTest() : folder(root + std::string(120, 'd')) { std::filesystem::create_directories(folder); }
   ~ControlSocketTest() override {
     work.reset();
     context.stop();
