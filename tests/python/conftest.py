@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jobs import Running
 from worker_processes import Body, Workers, in_group, start
 
 
@@ -31,3 +32,11 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Workers]]:
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+@pytest.fixture(autouse=True)
+def no_job_outlives_its_test() -> Iterator[None]:
+    yield
+    for job in Running.started:
+        job.stop()
+    Running.started.clear()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = os.environ.get("CLOSERANKS_TOOL", str(Path(sys.executable).with_name("closeranks")))
@@ -81,3 +84,51 @@ def run(
         job.results[result["slot"]] = result
     assert not leftovers(pids_of(job.events)), "workers are left behind"
     return job
+
+
+class Running:
+    """A job in the background, with its output and events as they come. Ended with its test (conftest.py)."""
+
+    started: ClassVar[list[Running]] = []
+
+    def __init__(self, folder: Path, command: list[str], workers: int = 2, flags: tuple[str, ...] = ()) -> None:
+        self.events_file = folder / "events.jsonl"
+        full = [TOOL, "run", "--nproc-per-node", str(workers), "--events", str(self.events_file)]
+        full += ["--log-dir", str(folder / "log"), *flags, *command]
+        self.process = subprocess.Popen(full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.lines: list[str] = []
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+        Running.started.append(self)
+
+    def read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait_for(self, text: str, times: int = 1, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while sum(text in line for line in list(self.lines)) < times:
+            assert time.monotonic() < deadline, f"no {text!r} in {self.lines}"
+            time.sleep(0.01)
+
+    def events(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.events_file.read_text().splitlines()]
+
+    def pid(self, slot: int) -> int:
+        return next(int(str(e["pid"])) for e in self.events() if e["event"] == "worker_started" and e["slot"] == slot)
+
+    def end(self, seconds: float = 90) -> int:
+        status = self.process.wait(timeout=seconds)
+        self.reader.join(timeout=10)
+        assert not leftovers(pids_of(self.events()))
+        return status
+
+    def stop(self) -> None:
+        """Ends it by force if it still runs: a test that failed has not."""
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is not None:
+                return
+            self.process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=5)

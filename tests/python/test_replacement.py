@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from jobs import TOOL, leftovers, run
-from test_run_outcomes import Running
+from jobs import TOOL, Running, leftovers, run
 
 pytestmark = pytest.mark.skipif(not Path(TOOL).exists(), reason=f"the tool is not built: {TOOL}")
 
@@ -76,10 +75,18 @@ def training(folder: Path, fault: str = "") -> list[str]:
 
 def finish(job: Running, folder: Path) -> int:
     """Lets the training come to its end; returns the job's status."""
-    now = int((folder / "now").read_text())
-    (folder / "last.part").write_text(str(now + 40))
+    (folder / "last.part").write_text(str(steps_done(folder) + 40))
     (folder / "last.part").rename(folder / "last")
     return job.end()
+
+
+def steps_done(folder: Path) -> int:
+    """Steps that slot 0 has done; waits for the first."""
+    deadline = time.monotonic() + 60
+    while not (folder / "now").exists():
+        assert time.monotonic() < deadline, "slot 0 has done no step"
+        time.sleep(0.02)
+    return int((folder / "now").read_text())
 
 
 def wait_for_event(job: Running, name: str, times: int = 1, seconds: float = 60) -> list[dict[str, Any]]:

@@ -2,60 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from jobs import TOOL, leftovers, pids_of, run
+from jobs import TOOL, Running, leftovers, run
 
 
 def script(folder: Path, text: str) -> list[str]:
     path = folder / "worker.py"
     path.write_text("import os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + text)
     return [str(path)]
-
-
-class Running:
-    """A job in the background, with its output and events as they come."""
-
-    def __init__(self, folder: Path, command: list[str], workers: int = 2, flags: tuple[str, ...] = ()) -> None:
-        self.events_file = folder / "events.jsonl"
-        full = [TOOL, "run", "--nproc-per-node", str(workers), "--events", str(self.events_file)]
-        full += ["--log-dir", str(folder / "log"), *flags, *command]
-        self.process = subprocess.Popen(full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.lines: list[str] = []
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-
-    def read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-
-    def wait_for(self, text: str, times: int = 1, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while sum(text in line for line in list(self.lines)) < times:
-            assert time.monotonic() < deadline, f"no {text!r} in {self.lines}"
-            time.sleep(0.01)
-
-    def events(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in self.events_file.read_text().splitlines()]
-
-    def pid(self, slot: int) -> int:
-        return next(int(str(e["pid"])) for e in self.events() if e["event"] == "worker_started" and e["slot"] == slot)
-
-    def end(self, seconds: float = 90) -> int:
-        status = self.process.wait(timeout=seconds)
-        self.reader.join(timeout=10)
-        assert not leftovers(pids_of(self.events()))
-        return status
 
 
 def test_all_finish(tmp_path: Path) -> None:
