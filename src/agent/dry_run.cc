@@ -86,6 +86,8 @@ int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_f
   print_deadline("stack_settled", deadlines::stack_settled, "no more of it came for this long: it is whole");
   print_deadline("orphan", options.orphan_timeout, "a worker that reaches nobody ends by itself (--orphan-timeout)");
   print_deadline("drain_grace", options.grace, "after SIGTERM: workers in a Session leave at a boundary (--grace)");
+  print_deadline("boundary", deadlines::boundary, "a round of joining: all have come to its boundary; or later again");
+  print_deadline("state_transfer", deadlines::state_transfer, "a newcomer has its state; or the others go on without");
   print_deadline("terminate", deadlines::terminate, "from SIGTERM to SIGKILL");
   print_deadline("failure_grace", deadlines::failure_grace,
                  "after the first failure: the others may end by themselves");

@@ -28,7 +28,7 @@ std::string signal_name(int signal) {
 
 std::string Job::name_of(WorkerId id) const {
   const auto worker = workers_.find(id);
-  const std::string number = "worker " + std::to_string(id.value());
+  std::string number = "worker " + std::to_string(id.value());
   if (worker == workers_.end()) return number;
   const std::string place =
       worker->second.slot.has_value() ? "slot " + std::to_string(worker->second.slot->value()) : std::string("a spare");

@@ -25,6 +25,12 @@ inline constexpr milliseconds hang_least{5'000};
 // A hung worker writes its Python stack before it is killed; the file has to grow and then to rest for stack_settled.
 inline constexpr milliseconds stack{500};
 inline constexpr milliseconds stack_settled{50};
+// A round of joining: everybody has come to its boundary; a step with an evaluation in it fits into it. Then it is
+// cancelled and tried again.
+inline constexpr milliseconds boundary{600'000};
+// Everybody waits at the boundary meanwhile: the state has arrived (100 GB at 1 GB/s), else the others go on without
+// the newcomer, which tries again.
+inline constexpr milliseconds state_transfer{120'000};
 // A worker that reaches neither the coordinator nor a member of the op it waits in ends by itself.
 inline constexpr milliseconds orphan{60'000};
 // SIGTERM to the agent until the workers get one too: they leave at their next boundary meanwhile.

@@ -57,8 +57,8 @@ struct CoordinatorConfig {
   std::chrono::milliseconds fence_deadline = deadlines::fence;
   // A round that is not at its boundary, or whose state has not arrived, by then is cancelled and tried again. The
   // workers at the boundary wait meanwhile, so a hung one is found long before (hang.h).
-  std::chrono::milliseconds boundary_deadline{600'000};
-  std::chrono::milliseconds transfer_deadline{600'000};
+  std::chrono::milliseconds boundary_deadline = deadlines::boundary;
+  std::chrono::milliseconds transfer_deadline = deadlines::state_transfer;
   // Between a cancelled round and the next; doubles with each up to join_pause_most.
   std::chrono::milliseconds join_pause{100};
   std::chrono::milliseconds join_pause_most{5'000};

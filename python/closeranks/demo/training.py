@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import closeranks
 from closeranks.demo import BATCH, HELD_OUT
 
-PEAK_LEARNING_RATE = 0.15
+PEAK_LEARNING_RATE = 0.03
 SLOW_S = 0.2
 
 
