@@ -214,21 +214,35 @@ def at_step(number):
     assert not leftovers(all_pids(job))
 
 
-def test_the_stack_of_a_hung_worker_is_shown(tmp_path: Path) -> None:
+def test_every_kind_of_hang_is_found_and_replaced(tmp_path: Path) -> None:
+    """One after the other in one job: Python without end, C that holds the GIL, a stuck loader, a silent pipe."""
     fault = """
-def wait_for_data():
+import itertools, threading
+class Stuck(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index): threading.Event().wait()
+def loop_in_python():
     while True: pass
+def loop_in_c_with_the_gil(): sum(itertools.repeat(0))
+def wait_for_a_loader_process(): next(iter(DataLoader(Stuck(), num_workers=1)))
+def read_a_silent_pipe(): os.read(os.pipe()[0], 1)
+kinds = [loop_in_python, loop_in_c_with_the_gil, wait_for_a_loader_process, read_a_silent_pipe]
 def at_step(number):
-    if slot == 1 and not replacement and number == 10: wait_for_data()
+    if not replacement and os.path.exists(folder + f"/hang-{slot}"): kinds[slot]()
 """
-    job = Running(tmp_path, training(tmp_path, fault), workers=3, flags=("--shrink", "--hang-timeout", "2"))
-    (hung, *_) = wait_for_event(job, "worker_hung")
-    assert hung["slot"] == 1
-    wait_for_event(job, "first_step")
+    job = Running(tmp_path, training(tmp_path, fault), workers=4, flags=("--shrink", "--hang-timeout", "3"))
+    wait_for_event(job, "session_started")
+    kinds = ["loop_in_python", "loop_in_c_with_the_gil", "wait_for_a_loader_process", "read_a_silent_pipe"]
+    for slot, kind in enumerate(kinds):
+        (tmp_path / f"hang-{slot}").touch()
+        hung = wait_for_event(job, "worker_hung", times=slot + 1)
+        assert [event["slot"] for event in hung] == list(range(slot + 1))
+        wait_for_event(job, "first_step", times=slot + 1)
+        (stack,) = (tmp_path / "log").glob(f"*/slot-{slot}.stack.log")
+        assert kind in stack.read_text()
+        assert any(kind in line and line.startswith("closeranks:") for line in list(job.lines)), job.lines
     assert finish(job, tmp_path) == 0
-    assert any("wait_for_data" in line and line.startswith("closeranks:") for line in job.lines), job.lines
-    (stack,) = (tmp_path / "log").glob("*/slot-1.stack.log")
-    assert "wait_for_data" in stack.read_text()
+    assert not leftovers(all_pids(job))
 
 
 def test_job_shrinks_and_grows(tmp_path: Path) -> None:
