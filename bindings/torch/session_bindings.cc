@@ -165,7 +165,7 @@ void bind_session(py::module_& module) {
   module.def(
       "pause", [](std::string what, double seconds) { engine()->pause(std::move(what), duration_of(seconds)); },
       py::arg("what"), py::arg("seconds"), without_gil);
-  module.def("leave", [](std::string reason) { engine()->leave(std::move(reason)); }, py::arg("reason"), without_gil);
+  module.def("leave", [](const std::string& reason) { engine()->leave(reason); }, py::arg("reason"), without_gil);
 }
 
 }  // namespace closeranks::torch_binding

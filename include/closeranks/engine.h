@@ -93,7 +93,7 @@ class Engine {
   // The caller does something long (a checkpoint, an evaluation) and must not be taken for hung meanwhile. Zero: over.
   virtual void pause(std::string what, std::chrono::milliseconds up_to) = 0;
   // Leaves the job for good: the others go on without this worker, and nobody takes its place. Ends all groups.
-  virtual void leave(std::string reason) = 0;
+  virtual void leave(const std::string& reason) = 0;
 
   // Says goodbye to the coordinator and stops. Ops in flight end with Fault::closed.
   virtual void stop(std::chrono::milliseconds grace) = 0;

@@ -149,7 +149,7 @@ class EngineHandle final : public Engine {
   }
   void step_finished(std::uint64_t step) override { core_->step_finished(step); }
   void pause(std::string what, std::chrono::milliseconds up_to) override { core_->pause(std::move(what), up_to); }
-  void leave(std::string reason) override { core_->leave(std::move(reason)); }
+  void leave(const std::string& reason) override { core_->leave(reason); }
   void stop(std::chrono::milliseconds grace) override { core_->stop(grace); }
 
  private:

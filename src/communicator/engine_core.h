@@ -70,7 +70,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   Result<bool> finish_transfer(ViewNumber round, const Status& outcome);
   void step_finished(std::uint64_t step);
   void pause(std::string what, std::chrono::milliseconds up_to);
-  void leave(std::string reason);
+  void leave(const std::string& reason);
   [[nodiscard]] bool in_fork_child() const { return fork_guard_.in_child(); }
 
   // ---- engine_drive.cc, any thread ------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ Result<std::optional<StateTransfer>> EngineCore::await_transfer(std::optional<Vi
       }
       if (transfer_ && !transfer_handed_out_ && (!round || transfer_->round == *round)) {
         transfer_handed_out_ = true;
-        return std::optional(*transfer_);
+        return transfer_;
       }
       if (round && (!gate_.frozen() || gate_.round() != *round)) return std::optional<StateTransfer>{};
     }
@@ -210,7 +210,7 @@ void EngineCore::pause(std::string what, std::chrono::milliseconds up_to) {
   });
 }
 
-void EngineCore::leave(std::string reason) {
+void EngineCore::leave(const std::string& reason) {
   if (fork_guard_.in_child()) return;
   log::info(options_.member_word + " " + std::to_string(options_.slot.value()) + " leaves the job: " + reason);
   leaves_for_good_.store(true);
