@@ -1,10 +1,11 @@
 """What a Session costs: per step without faults, and for the others while a replacement joins.
 
-    closeranks run --nproc-per-node 4 --shrink -m closeranks.bench.session [--width 512] [--layers 8]
+    closeranks run --nproc-per-node 4 --shrink -m closeranks.bench.session [--width 512] [--layers 8] [--blocks 20]
 
 Slot 0 prints one JSON line. `plain_step_ms`, `session_step_ms`: medians of blocks of steps that alternate, the same
-training with and without the session around it. Then slot 1 kills itself: `pause_ms` is how long the survivors' longest
-boundary took, in which the newcomer got `state_mib` of parameters and optimizer state; `rate_gib_s` is their quotient.
+training with and without the session around it; `overhead_percent` is the median over the pairs of blocks. Then slot 1
+kills itself: `pause_ms` is how long the survivors' longest boundary took, in which the newcomer got `state_mib` of
+parameters and optimizer state; `rate_gib_s` is their quotient.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from torch import nn
 import closeranks
 from closeranks import _closeranks
 
-BLOCKS = 20
 STEPS_PER_BLOCK = 10
 
 
@@ -38,6 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=512, help="of the square layers (default 512)")
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--blocks", type=int, default=20, help="of 10 steps each (default 20)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     closeranks.init()
@@ -67,7 +68,7 @@ def main() -> None:
     if not newcomer:
         batch = next(batches(arguments.width))
         session_step()
-        for _ in range(BLOCKS):
+        for _ in range(arguments.blocks):
             for name, figure in figures.items():
                 start = time.perf_counter()
                 for _ in range(STEPS_PER_BLOCK):
@@ -89,11 +90,12 @@ def main() -> None:
         state = 2 * sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
         pause = max(boundaries)
         plain, inside = statistics.median(figures["plain"]), statistics.median(figures["session"])
+        pairs = [s / p for p, s in zip(figures["plain"], figures["session"], strict=True)]
         row = {
             "processes": dist.get_world_size(),
             "plain_step_ms": 1e3 * plain,
             "session_step_ms": 1e3 * inside,
-            "overhead_percent": 100 * (inside / plain - 1),
+            "overhead_percent": 100 * (statistics.median(pairs) - 1),
             "state_mib": state / 2**20,
             "pause_ms": 1e3 * pause,
             "rate_gib_s": state / 2**30 / pause,
