@@ -165,6 +165,7 @@ class Group {
   // group_faults.cc
   [[nodiscard]] std::vector<Rank> waiting_for() const;
   void lose(Rank rank);
+  void part_from(const std::vector<membership::Departure>& departures);  // group_views.cc
   static PointToPoint::Departure departure_of(const std::shared_ptr<Peer>& peer);
   [[nodiscard]] Status status_of(Fault outcome, Rank culprit, const Operation& operation, std::uint64_t sequence) const;
   [[nodiscard]] Status peer_lost_status(Rank culprit, const std::string& op) const;

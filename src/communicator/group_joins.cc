@@ -105,13 +105,7 @@ void Group::start_anew(const membership::GroupResolution& resolution,
     recent_.clear();
     last_contributors_ = {};
   }
-  for (const membership::Departure& departure : resolution.departures) {
-    const std::optional<Rank> rank = members_.rank_of(departure.slot);
-    if (!rank || lost_[rank->value()]) continue;
-    lost_[rank->value()] = true;
-    const std::shared_ptr<Peer>& peer = members_.peer(*rank);
-    point_to_point_.member_gone(*rank, departure_of(peer), peer ? peer->excluded_because : "");
-  }
+  part_from(resolution.departures);
   look_at_connections();
 }
 

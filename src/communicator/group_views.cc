@@ -64,14 +64,19 @@ void Group::install(const membership::Install& install, const std::vector<std::s
     repaired_below_ = machine_.entered();
     taken_over_before_ = machine_.blocks_taken_over();  // what is taken over from here on is this view's
   }
-  for (const membership::Departure& departure : resolution.departures) {
+  part_from(resolution.departures);
+  look_at_connections();
+}
+
+// Their messages end, once per member.
+void Group::part_from(const std::vector<membership::Departure>& departures) {
+  for (const membership::Departure& departure : departures) {
     const std::optional<Rank> rank = members_.rank_of(departure.slot);
     if (!rank || lost_[rank->value()]) continue;
     lost_[rank->value()] = true;
     const std::shared_ptr<Peer>& peer = members_.peer(*rank);
     point_to_point_.member_gone(*rank, departure_of(peer), peer ? peer->excluded_because : "");
   }
-  look_at_connections();
 }
 
 void Group::start_without(const std::vector<membership::ExcludedMember>& excluded,
