@@ -35,6 +35,8 @@ int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_f
   facts.coordinator = "127.0.0.1:<free port>";
   facts.master_port = options.master_port;
   const std::string root = options.log_dir.empty() ? default_log_root() : options.log_dir;
+  facts.process = "<pid>:<start>";
+  facts.temporary_folder = "<temporary>/closeranks-<drawn>";
   facts.log_folder = root.empty() ? "" : root + "/<time>-<job>";
 
   std::cout << "command (" << options.workers << (options.workers == 1 ? " worker)" : " workers)") << ":\n ";
@@ -85,6 +87,8 @@ int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_f
   print_deadline("stack", deadlines::stack, "a hung worker writes its Python stack before it is killed");
   print_deadline("stack_settled", deadlines::stack_settled, "no more of it came for this long: it is whole");
   print_deadline("orphan", options.orphan_timeout, "a worker that reaches nobody ends by itself (--orphan-timeout)");
+  print_deadline("agent_lost", deadlines::agent_lost,
+                 "closeranks run was killed: its workers have ended by themselves");
   print_deadline("drain_grace", options.grace, "after SIGTERM: workers in a Session leave at a boundary (--grace)");
   print_deadline("boundary", deadlines::boundary, "a round of joining: all have come to its boundary; or later again");
   print_deadline("state_transfer", deadlines::state_transfer, "a newcomer has its state; or the others go on without");

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/priority.h"
 #include "base/token.h"
+#include "transport/process_state.h"
 
 extern char** environ;
 
@@ -80,6 +81,14 @@ Status Job::open_log_folder() {
   output_ = std::make_unique<Output>(OutputOptions{log_folder_.path, options_.redirects, options_.shown});
   if (!trouble.empty()) output_->say("no log files: " + trouble + "; --log-dir names a folder for them");
   return {};
+}
+
+// The job goes on without it: python makes folders of its own then.
+void Job::make_temporary_folder() {
+  auto folder = TemporaryFolder::make();
+  if (!folder.ok()) return output_->say(folder.status().message() + "; what killed workers leave there will stay");
+  temporary_folder_ = std::move(folder.value());
+  facts_.temporary_folder = temporary_folder_->path();
 }
 
 Status Job::open_events() {
@@ -153,8 +162,11 @@ Status Job::start_coordinator() {
 Status Job::prepare() {
   facts_.job = make_job_id(options_.run_id);
   facts_.token = make_token();
+  const auto self = transport::process_state(::getpid());
+  facts_.process = std::to_string(::getpid()) + ":" + std::to_string(self.has_value() ? self->start_ticks : 0);
   log::configure("agent of job " + facts_.job);
   if (Status status = open_log_folder(); !status.ok()) return status;
+  make_temporary_folder();
   if (Status status = open_events(); !status.ok()) return status;
   auto store = StoreServer::start(main_, options_.master_port);
   if (!store.ok()) return store.status();

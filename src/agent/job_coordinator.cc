@@ -16,6 +16,8 @@ void Job::send(const membership::FromAgent& message) {
   if (const auto* exited = std::get_if<membership::Exited>(&message))
     messages = reports_.ended(exited->worker, message);
   if (const auto* started = std::get_if<membership::Started>(&message)) messages = reports_.started(*started);
+  if (const auto* drain = std::get_if<membership::Drain>(&message)) messages = reports_.asked(*drain);
+  if (const auto* resize = std::get_if<membership::Resize>(&message)) messages = reports_.asked(*resize);
   // Without a connection it is said again in the opening of the next one.
   for (const membership::FromAgent& one : messages) (void)link_->send(one);
 }

@@ -203,6 +203,7 @@ int Job::conclude() {
   if (watcher_->kill_leftovers(milliseconds(0)) > 0) {
     output_->say("processes that the workers left behind were killed");
   }
+  temporary_folder_.reset();
   const int status = verdict_.all_exited() ? verdict_.exit_status() : 1;
   if (!output_->finish(drain)) output_->say("some output was still coming and is left out");
   stop_services();

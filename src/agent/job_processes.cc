@@ -98,6 +98,14 @@ void Job::look_at(WorkerId id, Worker& worker, Clock::time_point now) {
   }
 }
 
+void Job::clear_leftovers() {
+  leftovers_ = watcher_->kill_leftovers(leftover_grace) > 0;
+  if (leftovers_ || !temporary_folder_.has_value()) return;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.exited) temporary_folder_->remove(id);
+  }
+}
+
 void Job::schedule_tick() {
   tick_.expires_after(tick_interval);
   tick_.async_wait([this](const std::error_code& error) {
@@ -112,7 +120,7 @@ void Job::tick() {
     if (!worker.exited) look_at(id, worker, now);
   }
   if (ending_ == Ending::no) replace();
-  if (leftovers_) leftovers_ = watcher_->kill_leftovers(leftover_grace) > 0;
+  if (leftovers_) clear_leftovers();
   check_end();
   if (ending_ != Ending::over) schedule_tick();
 }

@@ -26,6 +26,7 @@
 #include "agent/spare_policy.h"
 #include "agent/stop_timer.h"
 #include "agent/store_server.h"
+#include "agent/temporary_folder.h"
 #include "agent/verdict.h"
 #include "agent/watcher.h"
 #include "agent/worker_environment.h"
@@ -79,6 +80,7 @@ class Job {
   // job.cc
   Status prepare();
   Status open_log_folder();
+  void make_temporary_folder();
   Status open_events();
   Status start_coordinator();
   Status start_workers();
@@ -115,6 +117,7 @@ class Job {
   // job_processes.cc
   void wait_for_children();
   void reap_children();
+  void clear_leftovers();
   void schedule_tick();
   void tick();
   void find_life_of(WorkerId id, Worker& worker, Clock::time_point now);
@@ -153,6 +156,7 @@ class Job {
   const std::string host_;
   JobFacts facts_;
   LogFolder log_folder_;
+  std::optional<TemporaryFolder> temporary_folder_;
   asio::io_context main_;
   asio::signal_set signals_;
   asio::signal_set children_;

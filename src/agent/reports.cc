@@ -19,6 +19,18 @@ Reports::Messages Reports::ended(WorkerId worker, const membership::FromAgent& m
   return announced ? Messages{message} : Messages{};
 }
 
+Reports::Messages Reports::asked(const membership::Drain& message) {
+  const std::scoped_lock lock(mutex_);
+  drain_ = message;
+  return {message};
+}
+
+Reports::Messages Reports::asked(const membership::Resize& message) {
+  const std::scoped_lock lock(mutex_);
+  resize_ = message;
+  return {message};
+}
+
 Reports::Messages Reports::all() const {
   const std::scoped_lock lock(mutex_);
   Messages messages;
@@ -27,6 +39,9 @@ Reports::Messages Reports::all() const {
     if (worker.value() >= known_ && !started_.contains(worker)) continue;
     messages.insert(messages.end(), of_worker.begin(), of_worker.end());
   }
+  // Last: who has ended already is not asked to leave, and does not count.
+  if (drain_) messages.emplace_back(*drain_);
+  if (resize_) messages.emplace_back(*resize_);
   return messages;
 }
 

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "agent/temporary_folder.h"
+
 namespace closeranks::agent {
 namespace {
 
@@ -29,6 +31,9 @@ constexpr std::string_view scrubbed[] = {
     "CLOSERANKS_POLICY",
     "CLOSERANKS_ORPHAN_TIMEOUT",
     "CLOSERANKS_STACK_FILE",
+    "CLOSERANKS_OUTPUT_FILES",
+    "CLOSERANKS_TEMPORARY_FOLDER",
+    "CLOSERANKS_COORDINATOR_PROCESS",
 };
 
 bool is_scrubbed(std::string_view name) {
@@ -75,6 +80,7 @@ std::vector<Variable> worker_variables(const LaunchOptions& options, const JobFa
       {"CLOSERANKS_JOB", facts.job},
       {"CLOSERANKS_POLICY", options.shrink ? "repair" : "fail"},
       {"CLOSERANKS_ORPHAN_TIMEOUT", std::to_string(options.orphan_timeout.count())},
+      {"CLOSERANKS_COORDINATOR_PROCESS", facts.process},
   };
   // Where a script decorated with torch's @record leaves its exception.
   if (!facts.log_folder.empty()) {
@@ -82,6 +88,11 @@ std::vector<Variable> worker_variables(const LaunchOptions& options, const JobFa
     variables.emplace_back("TORCHELASTIC_ERROR_FILE", own_files + ".error.json");
     // Where its Python stacks go when it hangs.
     variables.emplace_back("CLOSERANKS_STACK_FILE", own_files + ".stack.log");
+    // Where its output goes when the agent, which writes it there, is no more.
+    variables.emplace_back("CLOSERANKS_OUTPUT_FILES", own_files);
+  }
+  if (!facts.temporary_folder.empty()) {
+    variables.emplace_back("CLOSERANKS_TEMPORARY_FOLDER", TemporaryFolder::name_in(facts.temporary_folder, worker));
   }
   return variables;
 }

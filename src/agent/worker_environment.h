@@ -18,7 +18,9 @@ struct JobFacts {
   std::string token;        // the job's secret
   std::string coordinator;  // "127.0.0.1:port"
   std::uint16_t master_port = 0;
-  std::string log_folder;  // empty: no log files
+  std::string log_folder;        // empty: no log files
+  std::string temporary_folder;  // empty: python uses its own
+  std::string process;           // "PID:START_TICKS" of the agent, which holds the coordinator
 };
 
 using Variable = std::pair<std::string, std::string>;

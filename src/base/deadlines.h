@@ -33,6 +33,9 @@ inline constexpr milliseconds boundary{600'000};
 inline constexpr milliseconds state_transfer{120'000};
 // A worker that reaches neither the coordinator nor a member of the op it waits in ends by itself.
 inline constexpr milliseconds orphan{60'000};
+// The agent that holds the coordinator has ended, and with it whoever could repair the job: a worker's ops fail at
+// once, and what has not ended by itself after this is killed. An exception handler may save something meanwhile.
+inline constexpr milliseconds agent_lost{5'000};
 // SIGTERM to the agent until the workers get one too: they leave at their next boundary meanwhile.
 inline constexpr milliseconds drain_grace{30'000};
 // SIGTERM to SIGKILL when the job is ended from outside.

@@ -14,8 +14,8 @@
 namespace closeranks::control {
 
 struct AgentLinkOptions : LinkOptions {
-  // What is said first on each connection: AgentHello, then Fenced or Exited for each worker that has ended so far.
-  // Asked on the control thread, once per connection.
+  // What is said first on each connection: AgentHello, then Fenced or Exited for each worker that has ended so far,
+  // then Drain and Resize if they were asked for. Asked on the control thread, once per connection.
   std::function<std::vector<membership::FromAgent>()> opening;
   // Claimed in the handshake; AgentHello must name the same.
   std::string host;

@@ -17,7 +17,8 @@
 // - Connections are ordered streams. A message for a worker or agent without a connection is dropped, never kept for
 //   its next connection: hello brings the other side up to date.
 // - An agent says AgentHello first on every connection, then repeats Fenced or Exited for each of its workers that has
-//   ended so far. It says Started for a newcomer before that can connect, and again after each AgentHello.
+//   ended so far, and last the Drain and the newest Resize that it has been asked for: neither is in the journal. It
+//   says Started for a newcomer before that can connect, and again after each AgentHello.
 // - tick() at `Effects::next_tick` at the latest; calls at other times do no harm.
 //
 // Files: coordinator.cc (dispatch, start, restart), roster.cc (who is who), suspicion.cc (suspects and fences),
@@ -190,6 +191,7 @@ class Coordinator {
   [[nodiscard]] std::string trouble_of_round() const;
   [[nodiscard]] std::vector<WorkerAddress> addresses_of(const std::vector<WorkerId>& workers) const;
   void send_round(const ToWorker& message);
+  [[nodiscard]] bool shut_down(const std::vector<GroupStatus>& statuses, const std::vector<WorkerId>& survivors) const;
   void install_round();
 
   // departure.cc

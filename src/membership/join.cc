@@ -206,6 +206,8 @@ bool Coordinator::refuse_mismatch(Time now) {
     }
     for (const GroupStatus& status : own) {
       if (!contains(status.members, other.slot) || find_group(theirs, status.group) != nullptr) continue;
+      // It may have failed with a lost member, and was shut down: the newcomer's fails when it joins.
+      if (status.policy == Policy::fail) continue;
       return "it has made " + name_of_group(status) + ", which " + text_of(other) + " has not";
     }
     return {};
@@ -228,6 +230,16 @@ bool Coordinator::refuse_mismatch(Time now) {
     return true;
   }
   return false;
+}
+
+// Only newcomers have the group, and not all of its members are new.
+bool Coordinator::shut_down(const std::vector<GroupStatus>& statuses, const std::vector<WorkerId>& survivors) const {
+  if (std::any_of(statuses.begin(), statuses.end(), [](const GroupStatus& status) { return !status.alone; })) {
+    return false;
+  }
+  return std::any_of(survivors.begin(), survivors.end(), [&](WorkerId survivor) {
+    return contains(statuses.front().members, roster_.find(survivor)->slot);
+  });
 }
 
 void Coordinator::install_round() {
@@ -254,7 +266,7 @@ void Coordinator::install_round() {
     const bool grows = std::any_of(install.joined.begin(), install.joined.end(), [&](const WorkerAddress& joined) {
       return contains(of_group.front().members, joined.slot);
     });
-    if (!grows) continue;
+    if (!grows || shut_down(of_group, round.survivors)) continue;
     install.groups.push_back(resolve_group(of_group, round.number, excluded_, config_.rules, refills));
     const GroupBase base{group, of_group.front().members, install.groups.back().base};
     bases.push_back(base);

@@ -155,7 +155,8 @@ struct Pause {
 
 // ---- agent -> coordinator ----------------------------------------------------------------------------------------
 
-// First message on every connection of an agent. It then repeats Fenced or Exited for each worker that has ended.
+// First message on every connection of an agent. It then repeats Started, Fenced or Exited for each worker that has
+// ended, Drain and the newest Resize.
 struct AgentHello {
   std::string host;
   std::uint32_t pid = 0;

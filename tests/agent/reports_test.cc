@@ -45,5 +45,18 @@ TEST(Reports, ANewConnectionHearsWhoStartedBeforeWhoEnded) {
   EXPECT_EQ(worker_of<Exited>(all[3]), WorkerId(3));
 }
 
+TEST(Reports, WhatWasAskedOfTheJobIsSaidLastOnEachConnection) {
+  Reports reports(2);
+  EXPECT_EQ(reports.asked(membership::Resize{1}).size(), 1u);
+  EXPECT_EQ(reports.asked(membership::Drain{"the host goes away"}).size(), 1u);
+  EXPECT_EQ(std::get<membership::Resize>(reports.asked(membership::Resize{2}).front()).present, 2u);
+  reports.ended(WorkerId(1), Exited{WorkerId(1), 0, ""});
+  const auto all = reports.all();
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(worker_of<Exited>(all[0]), WorkerId(1));
+  EXPECT_EQ(std::get<membership::Drain>(all[1]).reason, "the host goes away");
+  EXPECT_EQ(std::get<membership::Resize>(all[2]).present, 2u) << "only the newest size counts";
+}
+
 }  // namespace
 }  // namespace closeranks::agent

@@ -23,7 +23,7 @@ LaunchOptions four_workers() {
   return options;
 }
 
-const JobFacts facts{"run-1a2b", "secret", "127.0.0.1:4000", 29401, "/logs/job"};
+const JobFacts facts{"run-1a2b", "secret", "127.0.0.1:4000", 29401, "/logs/job", "/tmp/closeranks-x", "77:8800"};
 
 TEST(WorkerEnvironment, HasTorchrunsVariablesAndOurs) {
   const auto environment = worker_environment(four_workers(), facts, Slot(2), WorkerId(2), {});
@@ -49,6 +49,8 @@ TEST(WorkerEnvironment, HasTorchrunsVariablesAndOurs) {
                                "CLOSERANKS_WORKER=2",
                                "CLOSERANKS_JOB=run-1a2b",
                                "CLOSERANKS_POLICY=fail",
+                               "CLOSERANKS_TEMPORARY_FOLDER=/tmp/closeranks-x/2",
+                               "CLOSERANKS_COORDINATOR_PROCESS=77:8800",
                                "CLOSERANKS_ORPHAN_TIMEOUT=60000"}) {
     EXPECT_THAT(environment, Contains(expected));
   }
@@ -92,7 +94,8 @@ TEST(WorkerEnvironment, AReplacementHasItsOwnIdAndFiles) {
   const auto environment = worker_environment(four_workers(), facts, Slot(2), WorkerId(7), {});
   for (const char* expected :
        {"RANK=2", "CLOSERANKS_WORKER=7", "TORCHELASTIC_ERROR_FILE=/logs/job/slot-2.worker-7.error.json",
-        "CLOSERANKS_STACK_FILE=/logs/job/slot-2.worker-7.stack.log"}) {
+        "CLOSERANKS_STACK_FILE=/logs/job/slot-2.worker-7.stack.log",
+        "CLOSERANKS_OUTPUT_FILES=/logs/job/slot-2.worker-7", "CLOSERANKS_TEMPORARY_FOLDER=/tmp/closeranks-x/7"}) {
     EXPECT_THAT(environment, Contains(expected));
   }
   EXPECT_EQ(log_name(Slot(2), WorkerId(2)), "slot-2");

@@ -82,6 +82,8 @@ class FakeWorker {
   void suspect(std::uint32_t slot) {
     thread_.post([this, slot] { carry_out(machine_.suspect(WorkerId(slot), "its thread died", true)); });
   }
+  // It has come to a boundary.
+  void begin_session() { static_cast<void>(link_->send(membership::Progress{WorkerId(slot_), 1, true, {}})); }
   void goodbye() {
     EXPECT_TRUE(thread_.run([this] { carry_out(machine_.goodbye()); }).ok());
     link_->stop(std::chrono::seconds(2));
@@ -99,6 +101,7 @@ class FakeWorker {
   std::map<WorkerId, membership::WorkerAddress> peers;
   std::vector<membership::Install> installs;
   std::vector<membership::Evicted> evictions;
+  std::vector<membership::Leave> asked_to_leave;
   ViewNumber view;
 
  private:
@@ -108,6 +111,7 @@ class FakeWorker {
       for (const auto& address : effects.addresses) peers[address.worker] = address;
       if (effects.install) installs.push_back(*effects.install);
       if (effects.evicted) evictions.push_back(*effects.evicted);
+      if (effects.leave) asked_to_leave.push_back(*effects.leave);
       view = machine_.view();
       frozen = effects.freeze.has_value() && answers;
     });
@@ -154,7 +158,10 @@ class FakeAgent {
     options.host = "alpha";
     options.opening = [this] {
       std::vector<membership::FromAgent> opening{membership::AgentHello{"alpha", 999}};
-      board.change([&] { opening.insert(opening.end(), ended.begin(), ended.end()); });
+      board.change([&] {
+        opening.insert(opening.end(), ended.begin(), ended.end());
+        opening.insert(opening.end(), asked.begin(), asked.end());
+      });
       return opening;
     };
     options.message = [this](const membership::ToAgent& message) {
@@ -170,11 +177,17 @@ class FakeAgent {
   void kill(std::uint32_t slot) {
     EXPECT_TRUE(link_->send(membership::AgentSuspicion{WorkerId(slot), "its life word says owner died"}).ok());
   }
+  // Drain or Resize.
+  void ask(const membership::FromAgent& message) {
+    board.change([&] { asked.push_back(message); });
+    EXPECT_TRUE(link_->send(message).ok());
+  }
   control::AgentLink& link() { return *link_; }
 
   Board board;
   // Under the board.
   int connected = 0;
+  std::vector<membership::FromAgent> asked;  // said again on each connection
   std::vector<membership::Fence> fences;
   std::vector<membership::FromAgent> ended;  // said again on each connection
 

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "job.h"
 
 namespace closeranks::coordinator::test {
@@ -184,6 +186,36 @@ TEST(Server, ADeathWhileTheCoordinatorIsDownIsDealtWithByTheNext) {
     ASSERT_TRUE(worker.board.wait([&] { return !worker.installs.empty(); })) << "worker " << slot;
   }
   EXPECT_EQ(job.server->view().present, slots({0, 1}));
+}
+
+// What the journal does not have: the agent says it again, and whoever comes to a boundary hears it from the new one.
+TEST(Server, DrainAndResizeOutliveTheCoordinator) {
+  struct Case {
+    membership::FromAgent asked;
+    std::vector<std::uint32_t> leaving;
+    std::string reason;
+  };
+  for (const Case& one : {Case{membership::Resize{1}, {1, 2}, "resized to 1"},
+                          Case{membership::Drain{"the host goes away"}, {0, 1, 2}, "the host goes away"}}) {
+    Job job(3);
+    job.start_all();
+    job.agent->ask(one.asked);
+    ASSERT_TRUE(job.saw(EventKind::draining)) << one.reason;
+    const std::uint16_t port = job.port();
+    job.server.reset();
+    job.start_server(port);
+    for (const std::uint32_t slot : one.leaving) {
+      FakeWorker& worker = *job.workers[slot];
+      ASSERT_TRUE(worker.board.wait([&] { return worker.connected >= 2; })) << one.reason << ", worker " << slot;
+      worker.begin_session();
+      ASSERT_TRUE(worker.board.wait([&] { return !worker.asked_to_leave.empty(); })) << one.reason << ", " << slot;
+      EXPECT_THAT(worker.board.change([&] { return worker.asked_to_leave.front().reason; }), HasSubstr(one.reason));
+    }
+    for (auto& [slot, worker] : job.workers) {
+      const bool stays = std::count(one.leaving.begin(), one.leaving.end(), slot) == 0;
+      EXPECT_EQ(worker->board.change([&] { return worker->asked_to_leave.size(); }), stays ? 0u : 1u) << slot;
+    }
+  }
 }
 
 TEST(Server, BelowMinPresentItGivesUpOnce) {
