@@ -101,9 +101,9 @@ class StateTransferHandle {
   StateTransfer transfer_;
 };
 
-std::pair<std::string, std::optional<StateTransferHandle>> at_boundary(std::uint64_t step) {
+std::pair<std::string, std::optional<StateTransferHandle>> at_boundary(std::uint64_t step, double patience) {
   const std::shared_ptr<Engine> running = engine();
-  Result<BoundaryResult> result = running->at_boundary(step);
+  Result<BoundaryResult> result = running->at_boundary(step, duration_of(patience));
   throw_unless_ok(result.status());
   switch (result.value().boundary) {
     case Boundary::passed:
@@ -159,7 +159,7 @@ void bind_session(py::module_& module) {
   module.def("job_slot", [] { return engine()->options().slot.value(); }, without_gil);
   module.def("job_view", [] { return pair_of(engine()->view()); }, without_gil);
   module.def("job_present", [] { return slot_numbers(engine()->present()); }, without_gil);
-  module.def("at_boundary", &at_boundary, py::arg("step"), without_gil);
+  module.def("at_boundary", &at_boundary, py::arg("step"), py::arg("patience") = 0.0, without_gil);
   module.def("request_join", &request_join, without_gil);
   module.def("step_finished", [](std::uint64_t step) { engine()->step_finished(step); }, py::arg("step"), without_gil);
   module.def(

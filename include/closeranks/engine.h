@@ -20,6 +20,12 @@ struct AddressBook {
   std::function<Result<std::string>(const std::string& key, std::chrono::milliseconds deadline)> get;
 };
 
+// A process, told apart from a later one with the same number.
+struct ProcessIdentity {
+  std::int64_t pid = 0;
+  std::uint64_t start_ticks = 0;  // since boot, as in /proc/PID/stat
+};
+
 struct EngineOptions {
   Slot slot;                // of this worker
   std::uint32_t slots = 1;  // N of the job
@@ -29,6 +35,13 @@ struct EngineOptions {
   WorkerId worker;    // given by the agent; plain: equal to the slot
   std::string job;    // id of the job, for logs and names
   std::chrono::milliseconds orphan_timeout{60000};
+  // The process whose end is the coordinator's end for good: the agent that holds it, on this host. When it has ended
+  // every op fails at once, and this process is killed after deadlines::agent_lost. None: a coordinator that may be
+  // started again.
+  std::optional<ProcessIdentity> coordinator_process;
+  // Where output goes once the coordinator's process, which read it from pipes, has ended: appended to NAME.stdout.log
+  // and NAME.stderr.log. Empty: nowhere.
+  std::string output_files;
   // How errors name a member: "slot 2" in a coordinated job, "rank 2" in a plain one.
   std::string member_word = "slot";
 };
@@ -60,7 +73,7 @@ class Engine {
   // Starts the engine's thread, the segment server and, if coordinated, joins the job (deadline: connect_timeout).
   static Result<std::shared_ptr<Engine>> start(EngineOptions options);
   // Options from the environment `closeranks run` sets (CLOSERANKS_COORDINATOR, CLOSERANKS_TOKEN, CLOSERANKS_WORKER,
-  // CLOSERANKS_JOB, RANK, WORLD_SIZE, ...); nullopt outside of a coordinated job.
+  // CLOSERANKS_JOB, CLOSERANKS_COORDINATOR_PROCESS, RANK, WORLD_SIZE, ...); nullopt outside of a coordinated job.
   static std::optional<EngineOptions> options_from_environment();
 
   virtual ~Engine() = default;
@@ -77,8 +90,9 @@ class Engine {
   // Between two steps; `step` is the number of the step about to begin, 1 for the first. Returns `passed` at once when
   // nobody joins; otherwise it may wait for the coordinator (at most as long as the coordinator is there, and
   // orphan_timeout beyond). After `transfer` and finish_transfer() the step begins: do not call it again for that step.
-  // Plain jobs: always `passed`.
-  virtual Result<BoundaryResult> at_boundary(std::uint64_t step) = 0;
+  // `patience`: while a slot is vacant that may be filled again, the step does not begin before somebody is let in, for
+  // up to this long. Plain jobs: always `passed`.
+  virtual Result<BoundaryResult> at_boundary(std::uint64_t step, std::chrono::milliseconds patience) = 0;
   // Started for a vacant slot and not yet in the view: ops run on this worker's input alone.
   [[nodiscard]] virtual bool newcomer() const = 0;
   // A newcomer at its first boundary: asks to be let in, and waits until the others serve their state.

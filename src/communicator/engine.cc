@@ -141,7 +141,9 @@ class EngineHandle final : public Engine {
   [[nodiscard]] const EngineOptions& options() const override { return core_->engine_options(); }
   [[nodiscard]] ViewNumber view() const override { return core_->view(); }
   [[nodiscard]] std::vector<Slot> present() const override { return core_->present(); }
-  Result<BoundaryResult> at_boundary(std::uint64_t step) override { return core_->at_boundary(step); }
+  Result<BoundaryResult> at_boundary(std::uint64_t step, std::chrono::milliseconds patience) override {
+    return core_->at_boundary(step, patience);
+  }
   [[nodiscard]] bool newcomer() const override { return core_->newcomer(); }
   Result<StateTransfer> request_join() override { return core_->request_join(); }
   Result<bool> finish_transfer(ViewNumber round, const Status& outcome) override {
@@ -156,21 +158,35 @@ class EngineHandle final : public Engine {
   std::shared_ptr<EngineCore> core_;
 };
 
+// nullopt: no number, or more than one.
+template <class Number>
+std::optional<Number> number_in(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
 // A non-negative number from the environment; nullopt: unset or no number.
 template <class Number>
 std::optional<Number> number_from(const char* name) {
   const char* text = std::getenv(name);
-  if (text == nullptr) return std::nullopt;
-  const std::string_view view(text);
-  Number number{};
-  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), number);
-  if (error != std::errc{} || end != view.data() + view.size()) return std::nullopt;
-  return number;
+  return text == nullptr ? std::nullopt : number_in<Number>(text);
 }
 
 std::string text_from(const char* name) {
   const char* text = std::getenv(name);
   return text == nullptr ? std::string{} : std::string(text);
+}
+
+// "PID:START_TICKS"
+std::optional<ProcessIdentity> process_from(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  const auto pid = number_in<std::int64_t>(text.substr(0, colon));
+  const auto start_ticks = number_in<std::uint64_t>(text.substr(colon + 1));
+  if (!pid || !start_ticks) return std::nullopt;
+  return ProcessIdentity{*pid, *start_ticks};
 }
 
 }  // namespace
@@ -189,6 +205,7 @@ Result<std::shared_ptr<Engine>> Engine::start(EngineOptions options) {
 
 std::optional<EngineOptions> Engine::options_from_environment() {
   using communicator::number_from;
+  using communicator::process_from;
   using communicator::text_from;
   EngineOptions options;
   options.coordinator = text_from("CLOSERANKS_COORDINATOR");
@@ -201,6 +218,8 @@ std::optional<EngineOptions> Engine::options_from_environment() {
   options.token = text_from("CLOSERANKS_TOKEN");
   options.job = text_from("CLOSERANKS_JOB");
   options.worker = WorkerId{number_from<std::uint64_t>("CLOSERANKS_WORKER").value_or(*slot)};
+  options.coordinator_process = process_from(text_from("CLOSERANKS_COORDINATOR_PROCESS"));
+  options.output_files = text_from("CLOSERANKS_OUTPUT_FILES");
   if (const auto orphan = number_from<std::int64_t>("CLOSERANKS_ORPHAN_TIMEOUT")) {
     options.orphan_timeout = std::chrono::milliseconds{*orphan};
   }

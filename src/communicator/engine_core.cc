@@ -59,7 +59,10 @@ Status EngineCore::start_parts() {
     const BlockedSignals blocked;
     engine_thread_ = std::thread([core = shared_from_this()] { core->run_engine_thread(); });
   }
-  return coordinated() ? join() : Status{};
+  if (!coordinated()) return {};
+  const Status joined = join();
+  if (joined.ok()) control_->post([this] { watch_coordinator_process(); });
+  return joined;
 }
 
 Status EngineCore::check(const GroupOptions& options) const {

@@ -6,6 +6,7 @@
 //   engine_views.cc     coordinated: messages of the coordinator, addresses, views
 //   engine_segments.cc  coordinated: fetching the peers' lives and segments in the background
 //   engine_joins.cc     coordinated: boundaries, and newcomers joining there
+//   engine_orphan.cc    coordinated: nobody is left who could help
 //
 // Threads: everything below the drive lock is marked so. The control thread takes the lock for single changes and never
 // settles ops (their callbacks may run foreign code): it leaves that to the engine's thread.
@@ -64,7 +65,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   [[nodiscard]] std::vector<Slot> present();
   [[nodiscard]] const EngineOptions& engine_options() const override { return options_; }
   // Engine's functions of the same names (engine_joins.cc).
-  Result<BoundaryResult> at_boundary(std::uint64_t step);
+  Result<BoundaryResult> at_boundary(std::uint64_t step, std::chrono::milliseconds patience);
   [[nodiscard]] bool newcomer();
   Result<StateTransfer> request_join();
   Result<bool> finish_transfer(ViewNumber round, const Status& outcome);
@@ -114,7 +115,6 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   [[nodiscard]] std::vector<const transport::PeerLife*> watched();
   [[nodiscard]] Clock::time_point next_look(Clock::time_point now);
   void run_engine_thread();
-  void look_for_orphanhood(Clock::time_point now);
 
   // engine_plain.cc
   static Status await_connected(Group& group, Clock::time_point deadline, std::chrono::milliseconds timeout);
@@ -132,20 +132,29 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   std::vector<membership::GroupStatus> on_freeze(const membership::FreezeRequest& request);
   void on_install(const membership::Install& install);
   void on_evicted(const membership::Evicted& evicted);
+  void end_all(const Status& status);
 
   // engine_joins.cc: training thread
   Result<std::optional<StateTransfer>> meet_newcomers(ViewNumber round);
   Result<std::optional<StateTransfer>> await_transfer(std::optional<ViewNumber> round, Clock::time_point since);
-  Status await_boundary(std::uint64_t seen, Clock::time_point since, const std::string& what);
+  Status await_boundary(std::uint64_t seen, Clock::time_point since, const std::string& what,
+                        Clock::time_point look_at = {});
   void answer_round(ViewNumber round, std::vector<membership::GroupStatus> statuses);
   std::vector<membership::GroupStatus> freeze_for_round();
+  [[nodiscard]] bool awaits_somebody() const;
   // engine_joins.cc: control thread
   void boundary_changed();
   void on_hold(const membership::Hold& hold);
   void on_admit(const membership::Admit& admit);
   void on_transfer(const membership::Transfer& transfer);
   void on_round_over(const membership::RoundOver& over);
+  void tell_of_cancelled(const membership::RoundOver& over);
   void report_progress();
+
+  // engine_orphan.cc: under the lock; then: control thread
+  void look_for_orphanhood(Clock::time_point now);
+  void watch_coordinator_process();
+  void on_coordinator_ended();
 
   // engine_segments.cc: control thread
   void fetch_for(const std::shared_ptr<Group>& group);
@@ -188,6 +197,8 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   std::condition_variable boundary_;
   std::atomic<std::uint64_t> boundary_events_{0};  // raised under boundary_mutex_
   std::atomic<bool> said_waiting_{false};
+  std::string not_ready_because_;                           // training thread: the last one told
+  std::string cancelled_because_, said_cancelled_because_;  // control thread
   std::atomic<bool> first_step_due_{false};
   std::atomic<bool> leaves_for_good_{false};
 

@@ -205,24 +205,6 @@ void EngineCore::attend() {
   }
 }
 
-// Under the lock. Without the coordinator nobody will ever exclude the member that an op waits for.
-void EngineCore::look_for_orphanhood(Clock::time_point now) {
-  const std::int64_t lost_at = link_lost_at_ns_.load(std::memory_order_relaxed);
-  if (lost_at == 0) return;
-  const Clock::time_point since{std::chrono::duration_cast<Clock::duration>(std::chrono::nanoseconds(lost_at))};
-  if (now - since < options_.orphan_timeout) return;
-  for (const auto& group : groups_) {
-    if (!group->waits_for_gone()) continue;
-    Status status(Fault::system, Move::give_up,
-                  options_.member_word + " " + std::to_string(options_.slot.value()) + " is alone: for " +
-                      std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now - since).count()) +
-                      " s it has reached neither the coordinator at " + options_.coordinator +
-                      " nor the members its op waits for. This process must end; start the job again");
-    status.group = group->options().name;
-    group->fail(std::move(status));
-  }
-}
-
 void EngineCore::run_engine_thread() {
   ::pthread_setname_np(::pthread_self(), "closeranks-eng");
   transport::Waiter waiter(life_->doorbell(), transport::sleep_at_once);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "communicator/engine_core.h"
 #include "communicator/group_key.h"
+#include "membership/events.h"
 
 namespace closeranks::communicator {
 namespace {
@@ -35,7 +36,7 @@ std::vector<Slot> slots_of(const std::vector<membership::WorkerAddress>& workers
 
 // ---- the training thread -----------------------------------------------------------------------------------------
 
-Result<BoundaryResult> EngineCore::at_boundary(std::uint64_t step) {
+Result<BoundaryResult> EngineCore::at_boundary(std::uint64_t step, std::chrono::milliseconds patience) {
   if (fork_guard_.in_child()) return ForkGuard::status();
   if (!coordinated()) return BoundaryResult{};
   const Clock::time_point since = Clock::now();
@@ -49,7 +50,10 @@ Result<BoundaryResult> EngineCore::at_boundary(std::uint64_t step) {
       // The same step again (policy exact): its boundary was passed long ago.
       const bool again = step <= gate_.step();
       if (leave_because_ && !again) return BoundaryResult{Boundary::leave, std::nullopt, *leave_because_};
-      const auto answer = again ? membership::BoundaryGate::Answer::passed : gate_.pass(step);
+      const bool waits = !again && !gate_.held() && Clock::now() < since + patience && awaits_somebody();
+      const auto answer = again   ? membership::BoundaryGate::Answer::passed
+                          : waits ? membership::BoundaryGate::Answer::wait
+                                  : gate_.pass(step);
       if (answer == membership::BoundaryGate::Answer::passed) {
         for (const auto& group : groups_) group->begin_step();
         return BoundaryResult{};
@@ -62,9 +66,21 @@ Result<BoundaryResult> EngineCore::at_boundary(std::uint64_t step) {
       if (met.value()) return BoundaryResult{Boundary::transfer, std::move(met.value()), {}};
       continue;
     }
-    const Status still = await_boundary(seen, since, "the boundary before step " + std::to_string(step));
+    const std::string boundary = "the boundary before step " + std::to_string(step);
+    const Status still = await_boundary(seen, since, boundary, since + patience);
     if (!still.ok()) return still;
   }
+}
+
+// Under the lock. A slot is vacant, and not because its worker left for good.
+bool EngineCore::awaits_somebody() const {
+  for (std::uint32_t slot = 0; slot < options_.slots; ++slot) {
+    const auto fills = [slot](const auto& member) { return member.slot == Slot{slot}; };
+    if (std::any_of(members_.begin(), members_.end(), fills)) continue;
+    const auto last = std::find_if(excluded_.rbegin(), excluded_.rend(), fills);
+    if (last != excluded_.rend() && !last->reason.starts_with(membership::left_for_good)) return true;
+  }
+  return false;
 }
 
 // At the boundary of `round`: freezes, answers, and waits until the state is to be moved. nullopt: the round is over.
@@ -84,7 +100,10 @@ Result<std::optional<StateTransfer>> EngineCore::meet_newcomers(ViewNumber round
         break;
       }
     }
-    if (Clock::now() - since >= idle_patience) {
+    if (ready.move() == Move::fix_call || Clock::now() - since >= idle_patience) {
+      if (std::exchange(not_ready_because_, ready.message()) != ready.message()) {
+        log::warning(options_.member_word + " " + std::to_string(options_.slot.value()) + ": " + ready.message());
+      }
       control_->post([this, round, ready] { carry_out(machine_->join_failed(round, ready.message())); });
       break;
     }
@@ -116,10 +135,14 @@ Result<std::optional<StateTransfer>> EngineCore::await_transfer(std::optional<Vi
 }
 
 // Sleeps until something has changed since `seen`. Fails only without the coordinator, after orphan_timeout.
-Status EngineCore::await_boundary(std::uint64_t seen, Clock::time_point since, const std::string& what) {
+// `look_at`: look again then at the latest, if that is still to come.
+Status EngineCore::await_boundary(std::uint64_t seen, Clock::time_point since, const std::string& what,
+                                  Clock::time_point look_at) {
   {
+    const Clock::time_point begun = Clock::now();
+    const Clock::time_point until = look_at > begun ? std::min(look_at, begun + boundary_look) : begun + boundary_look;
     std::unique_lock lock(boundary_mutex_);
-    boundary_.wait_for(lock, boundary_look, [&] { return boundary_events_.load(std::memory_order_acquire) != seen; });
+    boundary_.wait_until(lock, until, [&] { return boundary_events_.load(std::memory_order_acquire) != seen; });
   }
   const Clock::time_point now = Clock::now();
   const std::int64_t lost_at = link_lost_at_ns_.load(std::memory_order_relaxed);
@@ -317,8 +340,19 @@ void EngineCore::on_round_over(const membership::RoundOver& over) {
     if (over.joined) joined_round_ = over.round;
   });
   if (group) server_->withdraw(transport::SegmentKey::of(group->key()));
-  if (!over.joined) log::info("round " + number(over.round) + " of joining is over: " + over.reason);
+  if (!over.joined) tell_of_cancelled(over);
   boundary_changed();
+}
+
+// A death at the wrong moment cancels a round, and the next one succeeds. What cancels two in a row may need a person.
+void EngineCore::tell_of_cancelled(const membership::RoundOver& over) {
+  const std::string text = "round " + number(over.round) + " of joining is over: " + over.reason;
+  const bool again = std::exchange(cancelled_because_, over.reason) == over.reason;
+  if (!again || !machine_->is_newcomer() || std::exchange(said_cancelled_because_, over.reason) == over.reason) {
+    return log::info(text);
+  }
+  log::warning("the new worker of " + options_.member_word + " " + std::to_string(options_.slot.value()) +
+               " has not been let in, and asks again: " + over.reason);
 }
 
 void EngineCore::report_progress() {

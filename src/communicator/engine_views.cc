@@ -161,10 +161,11 @@ std::vector<membership::GroupStatus> EngineCore::on_freeze(const membership::Fre
 void EngineCore::on_install(const membership::Install& install) {
   if (!install.joined.empty()) on_addresses(install.joined);
   const std::vector<std::shared_ptr<Group>> groups = change([&] {
+    const bool joins = newcomer_ && !machine_->is_newcomer();
     excluded_ = install.excluded;
     view_ = install.view;
     members_ = machine_->members();
-    if (newcomer_ && !machine_->is_newcomer()) first_step_due_.store(true);
+    if (joins) first_step_due_.store(true);
     newcomer_ = machine_->is_newcomer();
     std::vector<std::shared_ptr<Peer>> members;
     for (const membership::Filled& member : members_) {
@@ -177,6 +178,14 @@ void EngineCore::on_install(const membership::Install& install) {
     }
     for (const auto& group : groups_) {
       if (group->transfers_state()) continue;
+      // Every group that a newcomer has made is listed, but those of which the others have none.
+      const bool listed = std::any_of(install.groups.begin(), install.groups.end(),
+                                      [&](const auto& resolution) { return resolution.group == group->key(); });
+      if (joins && !install.joined.empty() && group->alone() && !listed) {
+        group->fail({Fault::closed, Move::fix_call,
+                     "group '" + group->options().name + "' was shut down by the others before this worker joined. " +
+                         "Shut it down here, too, and make it anew on all alike"});
+      }
       group->install(install, members);
       group->flush();
     }
@@ -186,19 +195,24 @@ void EngineCore::on_install(const membership::Install& install) {
 }
 
 void EngineCore::on_evicted(const membership::Evicted& evicted) {
+  Status status(Fault::evicted, Move::give_up,
+                options_.member_word + " " + std::to_string(options_.slot.value()) + " (worker " +
+                    std::to_string(options_.worker.value()) + ") was excluded from the job (" + evicted.reason +
+                    "): the others go on without it. This process must end");
+  status.slot = options_.slot;
+  status.worker = options_.worker;
+  status.view = evicted.view;
+  end_all(status);
+}
+
+// This worker is in no job any more: whatever it does next fails with `status`.
+void EngineCore::end_all(const Status& status) {
   change([&] {
-    Status status(Fault::evicted, Move::give_up,
-                  options_.member_word + " " + std::to_string(options_.slot.value()) + " (worker " +
-                      std::to_string(options_.worker.value()) + ") was excluded from the job (" + evicted.reason +
-                      "): the others go on without it. This process must end");
-    status.slot = options_.slot;
-    status.worker = options_.worker;
-    status.view = evicted.view;
-    ended_ = status;
+    if (!ended_) ended_ = status;
     for (const auto& group : groups_) group->fail(status);
   });
   boundary_changed();
-  log::error(ended_->message());
+  log::error(status.message());
 }
 
 }  // namespace closeranks::communicator

@@ -102,7 +102,7 @@ class Group {
   [[nodiscard]] bool alone() const { return role_ == Role::alone; }
   [[nodiscard]] bool transfers_state() const { return role_ == Role::state_transfer; }
   Status answer_broadcasts(std::vector<std::vector<std::byte>> answers);
-  // ok, or why no member can join now: an op is in flight, or the group has failed.
+  // ok, or why no member can join now: an op is in flight (Move::retry), or the group has failed (Move::fix_call).
   [[nodiscard]] Status ready_for_newcomers() const;
   // Stops at the boundary where newcomers come in, and reports.
   membership::GroupStatus freeze_for_round();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "communicator/alone.h"
@@ -35,21 +36,26 @@ Status Group::answer_broadcasts(std::vector<std::vector<std::byte>> answers) {
 }
 
 Status Group::ready_for_newcomers() const {
-  const auto not_ready = [this](const std::string& why) {
-    return Status(Fault::invalid_argument, Move::fix_call,
-                  members_.name(members_.self()) + ": group '" + options_.name + "' cannot take in a newcomer: " + why);
+  const auto not_ready = [this](Move move, const std::string& why) {
+    return Status(Fault::invalid_argument, move, "group '" + options_.name + "' cannot take in a newcomer: " + why);
   };
-  if (broken_) return not_ready("it has failed (" + broken_->message() + "). Shut it down before the boundary");
-  if (alone()) return {};
+  constexpr std::string_view what_to_do =
+      "No lost worker is replaced before you shut it down here (torch.distributed.destroy_process_group(group)); to "
+      "have it go on without a lost member, declare that before the loss (closeranks.set_policy)";
+  if (alone()) return {};  // the others had shut it down before this worker joined
+  if (broken_)
+    return not_ready(Move::fix_call, "it has failed (" + broken_->message() + "). " + std::string(what_to_do));
   const Operation* open_op = !entries_.empty()     ? entries_.front().operation.get()
                              : !queue_.empty()     ? queue_.front().get()
                              : !transfers_.empty() ? transfers_.begin()->second.get()
                                                    : nullptr;
   if (open_op != nullptr) {
-    return not_ready(describe_op(*open_op) + " is still in flight at the boundary. Wait for all ops within the step");
+    return not_ready(Move::retry,
+                     describe_op(*open_op) + " is still in flight at the boundary. Wait for all ops within the step");
   }
-  if (!machine_.idle()) return not_ready("an op of it has failed. Shut it down before the boundary");
-  return {};
+  if (machine_.idle()) return {};
+  const Move move = machine_.completed() == machine_.entered() ? Move::fix_call : Move::retry;
+  return not_ready(move, "an op of it has failed. " + std::string(what_to_do));
 }
 
 membership::GroupStatus Group::freeze_for_round() {

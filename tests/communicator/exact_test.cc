@@ -78,7 +78,7 @@ TEST(Exact, AnOpWithoutAMemberOfTheStepEndsIncompleteOnAll) {
     std::uint64_t incomplete = 0;
     std::vector<float> history;  // of each op: its sum, -1 where it was incomplete
     for (std::uint64_t step = 1; history.size() < 400; ++step) {
-      require(engine.at_boundary(step).status(), "boundary");
+      require(engine.at_boundary(step, milliseconds{0}).status(), "boundary");
       for (bool done = false; !done;) {
         done = true;
         for (int op = 0; op < 3; ++op) {
@@ -93,7 +93,7 @@ TEST(Exact, AnOpWithoutAMemberOfTheStepEndsIncompleteOnAll) {
           require(status.slot == Slot{2} && status.message().find("slot 2") != std::string::npos, status.message());
           ++incomplete;
           done = false;
-          require(engine.at_boundary(step).status(), "the step again");
+          require(engine.at_boundary(step, milliseconds{0}).status(), "the step again");
           break;
         }
       }

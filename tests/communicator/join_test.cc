@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iostream>
 #include <thread>
+#include <utility>
 
 #include "test_job.h"
 
@@ -110,6 +111,7 @@ class Training {
     for (float& value : state_) value += 1.0f;
     engine_.step_finished(step);
     board_.present.store(present);
+    if (present < slots) board_.steps_with_a_vacancy.fetch_add(1);
     board_.rounds.fetch_add(1);
     return stop[0] == 0;
   }
@@ -137,7 +139,8 @@ class Training {
   }
 
   bool pass_boundary(std::uint64_t step) {
-    Result<BoundaryResult> passed = engine_.at_boundary(step);
+    // With the next step only when the job is whole again, if the test says so.
+    Result<BoundaryResult> passed = engine_.at_boundary(step, milliseconds{board_.patience_ms.load()});
     require(passed.status(), "boundary");
     if (passed.value().boundary == Boundary::leave) return false;
     if (passed.value().boundary == Boundary::transfer) serve(*passed.value().transfer, step);
@@ -278,6 +281,30 @@ TEST_F(Joining, TwoAtOnce) {
   job_.replace(1);
   ASSERT_TRUE(steps_with(4));
   EXPECT_EQ(job_.board().joined.load(), 2u);
+  finish();
+}
+
+TEST_F(Joining, APatientBoundaryWaitsForTheReplacement) {
+  JobBoard& board = job_.board();
+  ASSERT_TRUE(steps_with(4));
+  board.patience_ms.store(20'000);
+  job_.kill({2});
+  // At most the step that lost it is done by three.
+  std::uint64_t rounds = 0;
+  ASSERT_TRUE(wait_until([&] {
+    std::this_thread::sleep_for(milliseconds{200});
+    return std::exchange(rounds, board.rounds.load()) == board.rounds.load();
+  }));
+  EXPECT_LE(board.steps_with_a_vacancy.load(), 3u);
+  job_.replace(2);
+  ASSERT_TRUE(steps_with(4));
+  EXPECT_LE(board.steps_with_a_vacancy.load(), 3u);
+  // Not for ever.
+  board.patience_ms.store(150);
+  job_.kill({1});
+  ASSERT_TRUE(wait_until([&] { return board.steps_with_a_vacancy.load() > 12u; }));
+  job_.replace(1);
+  ASSERT_TRUE(steps_with(4));
   finish();
 }
 

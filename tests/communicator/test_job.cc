@@ -29,7 +29,8 @@ std::int64_t JobBoard::now_ns() {
       .count();
 }
 
-TestJob::TestJob(std::uint32_t members, Work work, std::chrono::milliseconds orphan_timeout, std::uint32_t spares)
+TestJob::TestJob(std::uint32_t members, Work work, std::chrono::milliseconds orphan_timeout, std::uint32_t spares,
+                 std::optional<ProcessIdentity> coordinator_process)
     : token_(make_token()), members_(members), sink_([this](const coordinator::Event& event) {
         const std::lock_guard lock(mutex_);
         events_.push_back(event);
@@ -37,8 +38,8 @@ TestJob::TestJob(std::uint32_t members, Work work, std::chrono::milliseconds orp
   void* memory = ::mmap(nullptr, sizeof(JobBoard), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   board_ = new (memory) JobBoard;
   // Forked before this process has any thread.
-  processes_ =
-      std::make_unique<Processes>(members + spares, [this, work, orphan_timeout](std::uint32_t rank) -> std::string {
+  processes_ = std::make_unique<Processes>(
+      members + spares, [this, work, orphan_timeout, coordinator_process](std::uint32_t rank) -> std::string {
         const WorkerId worker{rank};
         while (rank >= members_) {
           if (board_->no_spares.load()) return "";
@@ -61,6 +62,7 @@ TestJob::TestJob(std::uint32_t members, Work work, std::chrono::milliseconds orp
         options.token = token_;
         options.job = job_name;
         options.orphan_timeout = orphan_timeout;
+        options.coordinator_process = coordinator_process;
         Result<std::shared_ptr<Engine>> engine = Engine::start(options);
         require(engine.status(), "engine");
         return work(rank, *engine.value(), *board_);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct JobBoard {
   std::atomic<std::uint32_t> present{0};
   std::atomic<std::uint64_t> joined{0};
   std::atomic<std::uint64_t> transfers{0};
+  std::atomic<std::uint32_t> patience_ms{0};  // at boundaries
+  std::atomic<std::uint64_t> steps_with_a_vacancy{0};
   std::atomic<std::uint32_t> hold_transfer_of{0};  // slot + 1 of one that stops in the middle of a transfer
   static std::int64_t now_ns();
 };
@@ -41,8 +44,9 @@ class TestJob {
  public:
   // `member` runs in each process with an engine that has joined the job.
   using Work = std::function<std::string(std::uint32_t rank, Engine& engine, JobBoard& board)>;
+  // `coordinator_process`: what the members take for the process of the coordinator, whose end is for good.
   TestJob(std::uint32_t members, Work work, std::chrono::milliseconds orphan_timeout = std::chrono::milliseconds{60000},
-          std::uint32_t spares = 0);
+          std::uint32_t spares = 0, std::optional<ProcessIdentity> coordinator_process = std::nullopt);
   ~TestJob();
   TestJob(const TestJob&) = delete;
   TestJob& operator=(const TestJob&) = delete;

@@ -1,11 +1,13 @@
 // Coordinated jobs: views around groups, policies, leaving, a coordinator that is away, and being excluded oneself.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <thread>
 
 #include "test_job.h"
+#include "transport/process_state.h"
 
 namespace closeranks::communicator_test {
 namespace {
@@ -228,6 +230,53 @@ TEST(Views, AnOrphanEndsByItself) {
   wait_until([&] { return job.board().arrived.load() == 2; });
   job.stop_coordinator();
   job.kill({1});
+  EXPECT_EQ(job.join(), "");
+}
+
+// It is an agent's: nobody starts it again. Training, which could go on, ends at once and says why.
+TEST(Views, TheEndOfTheCoordinatorsProcessEndsAll) {
+  const pid_t agent = ::fork();
+  ASSERT_GE(agent, 0);
+  if (agent == 0) {
+    for (;;) ::pause();
+  }
+  const auto state = transport::process_state(agent);
+  ASSERT_TRUE(state.has_value());
+  const auto train = [](std::uint32_t rank, Engine& engine, JobBoard& board) -> std::string {
+    const auto group = make_group(engine, "world", 3, Policy::repair);
+    const auto idle = make_group(engine, "idle", 3, Policy::repair);
+    Status status;
+    while (status.ok()) {
+      std::vector<float> tensor(1000, 1.0f);
+      status = run(*group, all_reduce(tensor));
+      board.rounds.fetch_add(1);
+    }
+    require(status.fault() == Fault::system && status.move() == Move::give_up, status.message());
+    expect_text(status.message(), "slot " + std::to_string(rank));
+    expect_text(status.message(), "closeranks run with the coordinator of the job, has ended");
+    std::vector<float> tensor(10, 1.0f);
+    require(run(*idle, all_reduce(tensor)).fault() == Fault::system, "every later op");
+    return "";
+  };
+  TestJob job(3, train, milliseconds{60000}, 0, ProcessIdentity{agent, state->start_ticks});
+  wait_until([&] { return job.board().rounds.load() > 50; });
+  job.stop_coordinator();
+  const std::uint64_t before = job.board().rounds.load();
+  wait_until([&] { return job.board().rounds.load() > before + 100; });
+  EXPECT_GT(job.board().rounds.load(), before + 100) << "the process lives: the coordinator may come back";
+  ::kill(agent, SIGKILL);
+  EXPECT_EQ(job.join(std::chrono::seconds{5}), "");
+  ::waitpid(agent, nullptr, 0);
+}
+
+// Its number is another process's by now, or it is out of sight.
+TEST(Views, AProcessThatIsNotTheCoordinatorsIsNotWatched) {
+  const auto train = [](std::uint32_t, Engine& engine, JobBoard&) -> std::string {
+    const auto group = make_group(engine, "world", 2, Policy::repair);
+    for (int op = 0; op < 200; ++op) require(count_members(*group) == 2.0f, "both");
+    return "";
+  };
+  TestJob job(2, train, milliseconds{60000}, 0, ProcessIdentity{::getpid(), 1});
   EXPECT_EQ(job.join(), "");
 }
 
