@@ -27,7 +27,7 @@ from closeranks.parallel import data_parallel
 from closeranks.registration import register_backend
 from closeranks.sampler import ElasticSampler
 from closeranks.session import Session
-from closeranks.startup import init, register_stack_handler
+from closeranks.startup import init, prepare_worker
 from closeranks.step import Step
 
 __version__ = "0.1.0"
@@ -64,4 +64,4 @@ __all__ = [
 
 # Importing closeranks registers it, too: torch finds the entry point only when it meets an unknown name.
 register_backend()
-register_stack_handler()
+prepare_worker()

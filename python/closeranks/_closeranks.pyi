@@ -105,8 +105,11 @@ def job_is_newcomer() -> bool:
 def job_slot() -> int: ...
 def job_view() -> tuple[int, int]: ...
 def job_present() -> list[int]: ...
-def at_boundary(step: int) -> tuple[Literal["passed", "transfer", "leave"], StateTransfer | None]:
-    """Between two steps; `step` is the number of the step about to begin, 1 for the first."""
+def at_boundary(step: int, patience: float = 0) -> tuple[Literal["passed", "transfer", "leave"], StateTransfer | None]:
+    """Between two steps; `step` is the number of the step about to begin, 1 for the first.
+
+    `patience`: while a slot is vacant that may be filled again, the step waits so many seconds for somebody to join.
+    """
 
 def request_join() -> StateTransfer:
     """Newcomer: asks to be let in and waits. Raises Closed with move "none" when the job has finished."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from closeranks import _closeranks, random_state, transfer
-from closeranks.errors import Error, InvalidCall
+from closeranks.errors import Closed, Error, InvalidCall
+from closeranks.job import Job
 from closeranks.parallel import ContributorsParallel, adopt_bucket_layout, bucket_layout, parameter_names
 from closeranks.state import JobState, digest_of
 
@@ -31,10 +32,30 @@ def serve(
     return moving.finish(True)
 
 
+def enter(
+    job: Job, slot: int, state: JobState, model: ContributorsParallel | None
+) -> tuple[_closeranks.StateTransfer, dict[str, Any]]:
+    """A newcomer's part: asks to be let in until it is, and returns the transfer and the session's counters.
+
+    Ends the process when the job has finished without it. Raises as receive().
+    """
+    while True:
+        try:
+            moving = job.request_join()
+        except Closed as error:
+            if error.move != "none":
+                raise
+            print(f"closeranks: slot {slot} is not needed any more: {error}", flush=True)
+            raise SystemExit(0) from None
+        counters = receive(moving, slot, state, model)
+        if counters is not None:
+            return moving, counters
+
+
 def receive(
     moving: _closeranks.StateTransfer, slot: int, state: JobState, model: ContributorsParallel | None
 ) -> dict[str, Any] | None:
-    """A newcomer's part. Returns the session's counters once it is in; None: it was called off, ask again.
+    """One attempt of a newcomer. Returns the session's counters once it is in; None: it was called off, ask again.
 
     Raises InvalidCall when this worker's script is another one than the job's: asking again would not help.
     """

@@ -10,13 +10,11 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from closeranks import checkpoint, joining, random_state
-from closeranks.errors import Closed, Incomplete, InvalidCall, Unsupported
-from closeranks.groups import backend_of, set_policy
+from closeranks import joining, saving
+from closeranks.errors import Incomplete, InvalidCall
 from closeranks.job import FixedJob, Job, this_job
-from closeranks.parallel import ContributorsParallel, settle_buckets, unused_bitmap_bytes
+from closeranks.model_group import ModelGroup
 from closeranks.sampler import ElasticSampler
 from closeranks.state import JobState, refuse_sharded
 from closeranks.step import Batches, Outcome, Step, StepStart, batch_size_of
@@ -44,6 +42,8 @@ class Session:
             load_state_dict(), or plain values that can be pickled (they are found in ``session.state``).
         policy: ``repair``: a step goes on without the input of a lost worker. ``exact``: it is repeated without it.
         resume: a folder of checkpoints; the highest one is loaded, none is fine.
+        await_replacement_s: after a step that lost a worker the next one waits up to so many seconds for its
+            replacement, once per loss. 0: nobody waits, and when a replacement comes in depends on its start-up.
 
     Attributes:
         step: steps done, counted over the whole job. epoch: epochs done. present: slots that trained in the last step.
@@ -63,36 +63,35 @@ class Session:
         policy: Literal["repair", "exact"] = "repair",
         *,
         resume: str | Path | None = None,
+        await_replacement_s: float = 0,
         job: Job | None = None,
     ) -> None:
         if policy not in ("repair", "exact"):
             raise InvalidCall(f"policy is {policy!r}; it may be 'repair' or 'exact'", move="fix_call")
-        self._ddp = _data_parallel_of(model)
-        self._module: nn.Module = model if self._ddp is None else self._ddp.module
-        refuse_sharded(self._module, optimizer)
+        self._group = ModelGroup(model, begin_again=lambda: self._job.at_boundary(self._boundary))
+        refuse_sharded(self._group.module, optimizer)
         self.state: MutableMapping[str, Any] = {} if state is None else state
         self.sampler = sampler
         self._job = this_job() if job is None else job
         self._optimizer = optimizer
         self._policy = policy
         self.slot, self._slots = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        if self._ddp is not None and not isinstance(self._job, FixedJob):
-            set_policy(self._ddp.process_group, policy)
-        self._job_state = JobState(self._module, optimizer, self.state, sampler)
+        if not isinstance(self._job, FixedJob):
+            self._group.set_policy(policy)
+        self._job_state = JobState(self._group.module, optimizer, self.state, sampler)
         self._job_state.rest()  # what cannot be pickled is said now, not when the first worker is lost
 
         self.step = 0
         self.epoch = 0
         self.leaving = False
         self._present = set(range(self._slots))  # agreed: every survivor derives it from the same ops
+        self._await_replacement_s = await_replacement_s
+        self._awaited: set[int] = set()  # lost slots whose replacements the next boundary waits for; agreed, too
         self._batches_in_epoch = 0
         self._terms_before = 0  # of the jobs that this one resumes
         self._boundary = 0  # boundaries passed in this job
-        self._buckets_settled = False
-        self._bitmap_bytes = None if self._ddp is None else unused_bitmap_bytes(self._ddp)
         self._is_newcomer = self._job.job_is_newcomer()
         self._current: Step | None = None
-        self._last_op = -1
         self._leave_reason: str | None = None
         self._on_join: list[SlotsCallback] = []
         self._on_loss: list[SlotsCallback] = []
@@ -134,10 +133,7 @@ class Session:
             while step.outcome is Outcome.repeat:
                 step.offer_again()
                 yield step
-            if step.outcome is not Outcome.done:
-                raise InvalidCall(
-                    f"step {step.number} has not been done: the loop's body is `with step as batch:`", move="fix_call"
-                )
+            step.require_done()
 
     @property
     def present(self) -> list[int]:
@@ -168,25 +164,13 @@ class Session:
     # ---- checkpoints ------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> Path | None:
-        """Writes a checkpoint between two steps. The lowest present slot writes and gets its path, the others None.
-
-        Raises OSError on the one that writes.
-        """
+        """Writes a checkpoint between two steps: the lowest present slot does, or raises OSError. The others: None."""
         if self._current is not None and self._current.outcome is Outcome.running:
             raise InvalidCall("save() belongs between two steps, after the `with step` block", move="fix_call")
         if self.slot != min(self._present):
             return None
-        described, tensors = self._job_state.tensors()
-        content = {
-            "rest": self._job_state.rest(),
-            "described": described,
-            "tensors": tensors,
-            "random": random_state.capture(),
-            "generator_digests": [random_state.digests()],
-            "counters": self._counters(),
-        }
         with self.expected_pause("checkpoint"):
-            return checkpoint.write(Path(folder), (*self._view(), self.step), content)
+            return saving.save(Path(folder), (*self._view(), self.step), self._job_state, self._counters())
 
     def resume(self, folder: str | Path) -> bool:
         """Goes on from the highest checkpoint in `folder`; False when there is none. Before the first step.
@@ -197,78 +181,50 @@ class Session:
             return False
         if self._boundary > 0:
             raise InvalidCall("resume() belongs before the first step", move="fix_call")
-        found = checkpoint.newest(Path(folder))
-        stamp = None if found is None else found[0]
-        if dist.is_initialized():
-            stamps: list[Any] = [None] * self._slots
-            dist.all_gather_object(stamps, (stamp,))
-            others = {entry for entry in stamps if entry is not None} - {(stamp,)}
-            if others:
-                raise InvalidCall(
-                    f"slot {self.slot} found checkpoint {stamp} in {folder}, another slot {others.pop()[0]}: all slots "
-                    "must see the same folder",
-                    move="fix_call",
-                )
+        found = saving.newest(Path(folder), self.slot, self._slots)
         if found is None:
             return False
-        content = found[1]
-        self._job_state.places(content["described"])  # it refuses another model
-        self._job_state.take_over(content["rest"], content["described"], content["tensors"])
-        self._set_counters(content["counters"])
-        self._terms_before = found[0][0]
-        random_state.take_over(content["random"], content["generator_digests"], self.slot, self.step)
+        stamp, content = found
+        self._set_counters(saving.restore(content, self._job_state, self.slot))
+        self._terms_before = stamp[0]
         return True
 
     # ---- boundaries -------------------------------------------------------------------------------------------------
 
     def _pass_boundary(self) -> bool:
         """False: this worker leaves."""
-        if self._ddp is not None and self._boundary > 0 and not self._buckets_settled:
-            self._settle_buckets(self._ddp)
+        if self._boundary > 0:
+            self._group.settle_buckets()
         if self._leave_reason is None:
             self._boundary += 1
-            passed, transfer = self._job.at_boundary(self._boundary)
+            patience = self._await_replacement_s if self._awaited else 0.0
+            passed, transfer = self._job.at_boundary(self._boundary, patience)
             if passed == "passed":
+                self._awaited.clear()
                 return True
             if passed == "transfer":
                 assert transfer is not None
-                if joining.serve(transfer, self.slot, self._job_state, self._counters(), self._ddp):
+                if joining.serve(transfer, self.slot, self._job_state, self._counters(), self._group.ddp):
                     self._joined(transfer.newcomers)
                 return True
         self.leaving = True
         self._job.leave(self._leave_reason or "it was asked to leave")
         return False
 
-    def _settle_buckets(self, ddp: ContributorsParallel) -> None:
-        while not self._buckets_settled:
-            try:
-                settle_buckets(ddp)
-                self._buckets_settled = True
-            except Incomplete:
-                self._go_on_without_the_lost(ddp)
-
     def _join(self) -> None:
         """A replacement: waits to be let in. Ends the process when the job has finished without it."""
-        while True:
-            try:
-                transfer = self._job.request_join()
-            except Closed as error:
-                if error.move != "none":
-                    raise
-                print(f"closeranks: slot {self.slot} is not needed any more: {error}", flush=True)
-                raise SystemExit(0) from None
-            counters = joining.receive(transfer, self.slot, self._job_state, self._ddp)
-            if counters is not None:
-                break
+        transfer, counters = joining.enter(self._job, self.slot, self._job_state, self._group.ddp)
         self._is_newcomer = False
         self._set_counters(counters)
         self._present = set(counters["present"])
+        self._awaited = set(counters["awaited"])
         self._boundary = transfer.step
-        self._buckets_settled = True
+        self._group.buckets_settled = True
         self._joined(transfer.newcomers)
 
     def _joined(self, slots: list[int]) -> None:
         self._present |= set(slots)
+        self._awaited -= set(slots)
         for callback in self._on_join:
             callback(sorted(slots))
 
@@ -279,6 +235,7 @@ class Session:
             "epoch": self.epoch,
             "batches_in_epoch": self._batches_in_epoch,
             "present": self.present,
+            "awaited": sorted(self._awaited),
             "terms_before": self._terms_before,
         }
 
@@ -302,21 +259,21 @@ class Session:
         else:
             turn = self.sampler.begin(self._present, batches.accumulate)
             given = batches.of_turn(turn)
-            if self._ddp is not None:
-                backend_of(self._ddp.process_group).set_weight(float(turn.takes[self.slot]))
+            self._group.set_weight(turn.takes[self.slot])
         batch = given if batches.accumulate > 1 else given[0]
         step = Step(self.step + 1, batch, turn, self._finish, self._take_in)
         self._batches_in_epoch += len(given)
         if self._policy == "exact":
-            step.before = StepStart.of(self._module)
+            step.before = StepStart.of(self._group.module)
         self._current = step
         return step
 
     def _finish(self, step: Step) -> None:
         """The step's block has ended well: accounts for it."""
-        used = self._present & self._contributed()
+        used = self._group.contributed(self._present)
         lost = self._present - used
         self._present = used
+        self._awaited |= lost
         self.step = step.number
         if self.sampler is not None and step.turn is not None:
             self.sampler.commit(step.turn, used, self.step, self._view())
@@ -325,50 +282,14 @@ class Session:
             for callback in self._on_loss:
                 callback(sorted(lost))
 
-    def _contributed(self) -> set[int]:
-        """Slots in all pieces of every gradient op since the step began (protocol rule 25); without ops all present."""
-        slots = set(self._present)
-        if self._ddp is None:
-            return slots
-        for op in self._ops_since():
-            if op.kind == "all_reduce" and op.bytes != self._bitmap_bytes:
-                slots &= set(op.in_all)
-        return slots
-
-    def _ops_since(self) -> list[Any]:
-        """The ops of the model's group that have finished since this was last asked."""
-        assert self._ddp is not None
-        ops = backend_of(self._ddp.process_group).recent_ops(self._last_op)
-        if ops:
-            self._last_op = ops[-1].sequence
-        return ops
-
     def _take_in(self, step: Step, error: BaseException) -> bool:
         """True when the step is to be repeated for `error`; everything is then as before it."""
         if not isinstance(error, Incomplete) or step.before is None or step.optimizer_steps > 0:
             return False
-        if self._ddp is not None:
-            self._go_on_without_the_lost(self._ddp)
-            self._ddp.reducer._reset_state()
-            self._buckets_settled = False  # the reset made DDP forget them
-            self._ops_since()
+        self._group.forget_attempt()
         self._optimizer.zero_grad()
         step.before.restore()
         return True
-
-    def _go_on_without_the_lost(self, ddp: ContributorsParallel) -> None:
-        """Policy exact, after Incomplete: every survivor does this at the same op. What follows expects only survivors.
-
-        When it returns no op of the group is under way any more: not the attempt's other buckets either, in the memory
-        that the next attempt writes to.
-        """
-        while True:
-            self._job.at_boundary(self._boundary)  # the step begins again
-            try:
-                dist.barrier(group=ddp.process_group)
-                return
-            except Incomplete:  # yet another worker was lost
-                continue
 
     def _optimizer_stepped(self, *_arguments: object) -> None:
         if self._current is not None:
@@ -379,23 +300,3 @@ class Session:
         self._batches_in_epoch = 0
         if self.sampler is not None:
             self.sampler.next_epoch()
-
-
-def _data_parallel_of(model: nn.Module) -> ContributorsParallel | None:
-    """The model as closeranks.data_parallel made it; None for a plain module in a process that trains alone."""
-    if isinstance(model, ContributorsParallel):
-        if model.static_graph:
-            raise Unsupported(
-                "Session cannot train with static_graph=True: DDP makes other collectives in its first step, and a "
-                "replacement's first step is not the others'. Leave it out",
-                move="fix_call",
-            )
-        return model
-    alone = not dist.is_initialized() or dist.get_world_size() == 1
-    if isinstance(model, DistributedDataParallel) or not alone:
-        raise Unsupported(
-            f"Session trains a model wrapped by closeranks.data_parallel, not {type(model).__name__}: gradients must "
-            "be averaged over the workers that contributed",
-            move="fix_call",
-        )
-    return None

@@ -146,11 +146,11 @@ def become(command: list[str]) -> NoReturn:
     sys.exit(0)
 
 
-def register_stack_handler() -> None:
-    """As closeranks does when it is imported; the spare had no file for it then."""
-    closeranks = sys.modules.get("closeranks")
-    if closeranks is not None:
-        closeranks.register_stack_handler()
+def prepare_worker() -> None:
+    """As closeranks does when it is imported; the spare did not have the worker's environment then."""
+    startup = sys.modules.get("closeranks.startup")
+    if startup is not None:
+        startup.prepare_worker()
 
 
 def main() -> NoReturn:
@@ -169,5 +169,5 @@ def main() -> NoReturn:
     environment, command = orders
     leave_standard_input()
     take_environment(environment)
-    register_stack_handler()
+    prepare_worker()
     become(command)

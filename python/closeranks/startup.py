@@ -1,13 +1,15 @@
-"""closeranks.init(), and the Python stack that a hung worker leaves behind."""
+"""closeranks.init(), and how a worker under `closeranks run` is prepared: its stack handler, its sockets' folder."""
 
 from __future__ import annotations
 
 import datetime
 import faulthandler
+import multiprocessing
 import os
 import signal
 import sys
-from typing import TextIO
+from pathlib import Path
+from typing import Any, TextIO
 
 import torch.distributed as dist
 
@@ -27,8 +29,14 @@ def init(timeout: float | None = None) -> None:
 
     Raises closeranks.Error when the job cannot be reached.
     """
-    register_stack_handler()
+    prepare_worker()
     dist.init_process_group("closeranks", timeout=None if timeout is None else datetime.timedelta(seconds=timeout))
+
+
+def prepare_worker() -> None:
+    """What the agent's environment asks of a worker's process. Idempotent; a spare has that environment late."""
+    register_stack_handler()
+    take_temporary_folder()
 
 
 def register_stack_handler() -> None:
@@ -45,3 +53,21 @@ def register_stack_handler() -> None:
         faulthandler.register(STACK_SIGNAL, file=_stack_file, all_threads=True, chain=False)
     except OSError as error:
         print(f"closeranks: no Python stack will be kept of this worker: {error}", file=sys.stderr, flush=True)
+
+
+def take_temporary_folder() -> None:
+    """Python's processes of this worker (data loaders) meet in $CLOSERANKS_TEMPORARY_FOLDER, if that is set.
+
+    The agent removes it when the worker has ended. A folder of python's own (pymp-*) would stay for ever when its
+    process is killed. What the script puts into its temporary directory is none of this.
+    """
+    path = os.environ.get("CLOSERANKS_TEMPORARY_FOLDER")
+    config: dict[str, Any] | None = getattr(multiprocessing.current_process(), "_config", None)
+    # A child has it from its parent; a folder that is in use already is python's to remove.
+    if not path or config is None or multiprocessing.parent_process() is not None or "tempdir" in config:
+        return
+    try:
+        Path(path).mkdir(mode=0o700, exist_ok=True)
+    except OSError:
+        return  # as without the agent
+    config["tempdir"] = path

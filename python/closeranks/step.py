@@ -77,6 +77,13 @@ class Step:
         self.outcome = Outcome.failed
         return False
 
+    def require_done(self) -> None:
+        """Raises InvalidCall when the loop has gone on without having entered the step's block."""
+        if self.outcome is not Outcome.done:
+            raise InvalidCall(
+                f"step {self.number} has not been done: the loop's body is `with step as batch:`", move="fix_call"
+            )
+
     def offer_again(self) -> None:
         self.repetition += 1
         self.outcome = Outcome.offered

@@ -336,7 +336,7 @@ class Losing(closeranks.job.FixedJob):
         self.calls: list[tuple[Any, ...]] = []
         self.leave_at = 0
 
-    def at_boundary(self, step: int) -> Any:
+    def at_boundary(self, step: int, patience: float = 0) -> Any:
         self.calls.append(("boundary", step))
         return ("leave" if step == self.leave_at else "passed"), None
 
@@ -464,9 +464,9 @@ class Joining(Losing):
         self.pipes, self.rounds = pipes, rounds
         self.served: list[Round] = []
 
-    def at_boundary(self, step: int) -> Any:
+    def at_boundary(self, step: int, patience: float = 0) -> Any:
         if step not in self.rounds:
-            return super().at_boundary(step)
+            return super().at_boundary(step, patience)
         self.served.append(Round(self.pipes, step, self.rounds[step]))
         return "transfer", self.served[-1]
 
