@@ -112,7 +112,20 @@ class Running:
             assert time.monotonic() < deadline, f"no {text!r} in {self.lines}"
             time.sleep(0.01)
 
-    def events(self) -> list[dict[str, object]]:
+    def wait_for_event(self, name: str, times: int = 1, seconds: float = 60) -> list[dict[str, Any]]:
+        """The events of that name, at least `times`, as soon as they are there."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = [event for event in self.events() if event["event"] == name]
+            if len(found) >= times:
+                return found
+            assert time.monotonic() < deadline, f"no {name} in {self.lines}"
+            assert self.process.poll() is None, f"the job has ended without {name}: {self.lines}"
+            time.sleep(0.02)
+
+    def events(self) -> list[dict[str, Any]]:
+        if not self.events_file.exists():
+            return []
         return [json.loads(line) for line in self.events_file.read_text().splitlines()]
 
     def pid(self, slot: int) -> int:

@@ -1,16 +1,10 @@
 """The Session tests' training script: a small model on ElasticSampler, with faults; run by `closeranks run`.
 
---faults is a JSON list of {"slot": s, "step": n, "where": W, "delay_ms": d, "what": X, "life": L}. The worker of slot s
-does X to itself d milliseconds after step n (the job's, from 1) has reached W; L (default 0) says which of the slot's
-workers, the first being 0 and each replacement one more.
-  where: step      a thread's timer, from the beginning of the step: any instant, inside C++ too
-         backward  when the first gradient is ready
-         after     after the step's block
-         join      (a newcomer; n is ignored) a timer from the moment it begins to ask to be let in
-  what:  kill (default), stop, loop (endless, in Python), leave (session.leave(); only "after")
---kills N --seed S instead: N workers kill themselves at moments drawn from S, of those that are present when at least
+--faults: a JSON list, see session_faults.py.
+--kills N --seed S: N workers kill themselves at moments drawn from S, of those that are present when at least
 three are; now and then a newcomer does while it joins.
 Each worker that reaches the end writes FOLDER/slot-N.json; each one appends a line per step to FOLDER/steps-N.jsonl.
+One that leaves writes FOLDER/left-N.json, and with --save-at -1 a checkpoint.
 """
 
 from __future__ import annotations
@@ -18,10 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import random
-import signal
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -33,6 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import closeranks
+from session_faults import Faults, StrikingJob, later
 
 
 class Net(nn.Module):
@@ -53,24 +45,6 @@ class Net(nn.Module):
 
 def samples(length: int) -> torch.Tensor:
     return torch.randn(length, 16, generator=torch.Generator().manual_seed(5))
-
-
-def strike(what: str) -> None:
-    if what == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif what == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    elif what == "loop":
-        while True:
-            pass
-
-
-def later(fault: dict[str, Any]) -> None:
-    def fire() -> None:
-        time.sleep(fault.get("delay_ms", 0) / 1000)
-        strike(fault.get("what", "kill"))
-
-    threading.Thread(target=fire, daemon=True).start()
 
 
 def digest(tensors: Iterable[torch.Tensor]) -> str:
@@ -98,7 +72,8 @@ def arguments_of_script() -> argparse.Namespace:
     parser.add_argument("--faults", default="[]")
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save-at", type=int, default=0)
+    parser.add_argument("--save-at", type=int, default=0, help="a step; -1: when it leaves")
+    parser.add_argument("--await-replacement", type=float, default=0)
     parser.add_argument("--resume", action="store_true")
     return parser.parse_args()
 
@@ -112,11 +87,7 @@ class Worker:
         lives = arguments.out / f"lives-{self.slot}"
         self.life = int(lives.read_text()) + 1 if lives.exists() else 0
         lives.write_text(str(self.life))
-        self.faults = [
-            fault
-            for fault in json.loads(arguments.faults)
-            if fault["slot"] == self.slot and fault.get("life", 0) == self.life
-        ]
+        self.faults = Faults(json.loads(arguments.faults), self.slot, self.life)
 
         torch.manual_seed(1)
         self.net = Net(arguments.hidden)  # replayed by test_session.replay()
@@ -150,6 +121,7 @@ class Worker:
             "history": self.history,
             "kills": self.kills,
         }
+        self.job = StrikingJob(self.faults)
         checkpoints = arguments.out / "checkpoints"
         self.session = closeranks.Session(
             self.model,
@@ -158,6 +130,8 @@ class Worker:
             state,
             policy=arguments.policy,
             resume=checkpoints if arguments.resume else None,
+            await_replacement_s=arguments.await_replacement,
+            job=self.job,
         )
         self.resumed_at = self.session.step
         self.session.on_join(lambda slots: self.joins.append([self.session.step, slots]))
@@ -170,9 +144,7 @@ class Worker:
         return [id(self.model), id(self.model.reducer), id(self.optimizer), id(group), id(dist.group.WORLD)]
 
     def run(self) -> None:
-        for fault in self.faults:
-            if fault["where"] == "join":
-                later(fault)
+        self.faults.before_joining()
         drawn = random.Random(f"{self.arguments.seed} {self.slot} {self.life}")
         if self.arguments.kills and self.life > 0 and drawn.random() < 0.15:
             later({"delay_ms": drawn.uniform(0, 300)})
@@ -195,10 +167,8 @@ class Worker:
                 return
 
     def train(self, step: closeranks.Step) -> None:
-        for fault in self.faults:
-            if fault.get("step") == step.number and step.repetition == 0:
-                self.arm(fault)
         if step.repetition == 0:
+            self.faults.begin_step(step, self.sampler, self.net.last.weight)
             self.draw_kill(step.number)
         before = digest(self.model.parameters())
         with step as given:
@@ -228,12 +198,7 @@ class Worker:
         }
         self.log.write(json.dumps(line) + "\n")
         self.log.flush()
-        for fault in self.faults:
-            if fault.get("step") == step.number and fault["where"] == "after":
-                if fault.get("what") == "leave":
-                    self.session.leave("the test said so")
-                else:
-                    strike(fault.get("what", "kill"))
+        self.faults.end_step(self.session)
 
     def draw_kill(self, number: int) -> None:
         if len(self.kills) >= self.arguments.kills or len(self.session.present) < 3:
@@ -246,13 +211,7 @@ class Worker:
         self.kills.append([number, victim])
         if victim == self.slot:
             fault = {"where": drawn.choice(["step", "backward"]), "delay_ms": drawn.choice([0, drawn.uniform(0, 40)])}
-            self.arm(fault)
-
-    def arm(self, fault: dict[str, Any]) -> None:
-        if fault["where"] == "step":
-            later(fault)
-        elif fault["where"] == "backward":
-            self.net.last.weight.register_hook(lambda _: later(fault))
+            self.faults.arm(fault, self.net.last.weight)
 
     def report(self) -> dict[str, Any]:
         ledger, session = self.sampler.ledger, self.session
@@ -294,8 +253,16 @@ def main() -> None:
     worker = Worker(arguments)
     worker.run()
     if worker.session.leaving:
+        if arguments.save_at < 0:
+            worker.session.save(arguments.out / "checkpoints")
         left = arguments.out / f"left-{worker.slot}.json"
-        left.write_text(json.dumps({"slot": worker.slot, "step": worker.session.step}))
+        facts = {
+            "slot": worker.slot,
+            "step": worker.session.step,
+            "epoch": worker.session.epoch,
+            "children_live": worker.job.children_live,
+        }
+        left.write_text(json.dumps(facts))
         return
     torch.save(worker.net.state_dict(), arguments.out / f"parameters-{worker.slot}.pt")
     (arguments.out / f"slot-{worker.slot}.json").write_text(json.dumps(worker.report()))
