@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch._dynamo  # noqa: F401 - the first optimizer imports it, in a second: once here, not in each forked worker
 
 from jobs import Running
 from worker_processes import Body, Workers, in_group, start

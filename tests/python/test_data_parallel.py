@@ -1,16 +1,20 @@
-"""closeranks.data_parallel and object collectives while slots are vacant, under `closeranks run --shrink`."""
+"""closeranks.data_parallel and object collectives while slots are vacant, under `closeranks run --shrink`.
+
+One job loses slot 3 and then slot 0; each test looks at what the others wrote down meanwhile.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from jobs import TOOL, run
+from jobs import TOOL, Job, run
 
 pytestmark = pytest.mark.skipif(not Path(TOOL).exists(), reason=f"the tool is not built: {TOOL}")
 
-HEAD = """
+SCRIPT = """
 import json, os, signal, sys, time
 import torch, torch.distributed as dist
 from torch import nn
@@ -27,21 +31,55 @@ def lose(*slots):
         if not set(slots) & set(closeranks.last_contributors()):
             return
         time.sleep(0.005)
-def report(**facts):
-    file = sys.argv[1] + f"/slot-{rank}.json"
-    open(file, "w").write(json.dumps(dict(slot=rank, **facts)))
-"""
+facts = {"slot": rank}
+def report(**more):
+    facts.update(more)
+    open(sys.argv[1] + f"/slot-{rank}.json", "w").write(json.dumps(facts))
 
+strict, lenient = dist.new_group(), dist.new_group()
+closeranks.set_policy(lenient, "repair")
+for group in (strict, lenient):
+    dist.barrier(group=group)
 
-def script(folder: Path, body: str) -> list[str]:
-    file = folder / "script.py"
-    file.write_text(HEAD + body)
-    return [str(file), str(folder)]
+# Gradients, by all and then without slot 3.
+linear = closeranks.data_parallel(nn.Linear(3, 1, bias=False))
+def gradient():
+    linear.zero_grad()
+    linear(torch.full((1, 3), float(rank + 1))).sum().backward()
+    return linear.module.weight.grad[0, 0].item()
+norm = closeranks.data_parallel(nn.BatchNorm1d(2))
+before = gradient()
+lose(3)
+after = gradient()
+buckets = [op.contributors for op in closeranks.recent_ops(linear.process_group) if op.kind == "all_reduce"]
+report(before=before, after=after, contributors=buckets[-1])
 
+# Object collectives.
+everything = [1] * world
+dist.all_gather_object(everything, {"rank": rank})
+gathered = [1] * world if rank == 1 else None
+dist.gather_object({"rank": rank}, gathered, dst=1)
+shared = [rank]
+dist.broadcast_object_list(shared, src=1)
+whole = torch.ones(2 * world)
+dist.all_gather_into_tensor(whole, torch.full((2,), rank + 1.0))
+report(everything=everything, gathered=gathered, shared=shared, whole=whole.tolist(),
+       object_contributors=closeranks.last_contributors())
 
-def test_a_model_built_while_slots_are_vacant(tmp_path: Path) -> None:
-    body = """
-lose(0, 2)
+# Buffers without slot 0, and what only it could give.
+lose(0)
+for step in range(3):
+    norm(torch.full((4, 2), float(rank)) + torch.arange(4.0)[:, None]).sum().backward()
+held = norm.module.running_mean.tolist()
+# The next forward pass begins with the broadcast of slot 1's statistics.
+norm._sync_buffers()
+report(held=held, mean=norm.module.running_mean.tolist())
+try:
+    dist.broadcast(torch.ones(3), src=0)
+except closeranks.PeerLost as error:
+    report(broadcast=str(error).splitlines()[0], broadcast_slot=error.slot)
+
+# A model built while two slots are vacant.
 torch.manual_seed(rank)
 model = closeranks.data_parallel(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
 for step in range(4):
@@ -52,114 +90,66 @@ for step in range(4):
             parameter -= 0.01 * parameter.grad
 weights = torch.cat([p.detach().flatten() for p in model.parameters()])
 report(weights=weights.tolist(), present=closeranks.present(model.process_group))
+
+# Groups with a policy of their own.
+tensor = torch.ones(50_000)
+dist.all_reduce(tensor, group=lenient)
+try:
+    dist.all_reduce(torch.ones(4), group=strict)
+except closeranks.PeerLost as error:
+    report(sum=tensor[0].item(), strict=str(error).splitlines()[0])
 """
-    job = run(tmp_path, script(tmp_path, body))
-    assert job.status == 0, job.output
-    assert sorted(job.results) == [1, 3]
-    assert job.results[1]["weights"] == job.results[3]["weights"]
-    assert job.results[1]["present"] == [1, 3]
 
 
-def test_gradients_are_averaged_over_contributors(tmp_path: Path) -> None:
-    body = """
-model = closeranks.data_parallel(nn.Linear(3, 1, bias=False))
-def gradient():
-    model.zero_grad()
-    model(torch.full((1, 3), float(rank + 1))).sum().backward()
-    return model.module.weight.grad[0, 0].item()
-before = gradient()
-lose(3)
-after = gradient()
-buckets = [op.contributors for op in closeranks.recent_ops(model.process_group) if op.kind == "all_reduce"]
-report(before=before, after=after, contributors=buckets[-1])
-"""
-    job = run(tmp_path, script(tmp_path, body))
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("data_parallel")
+    (folder / "script.py").write_text(SCRIPT)
+    return run(folder, [str(folder / "script.py"), str(folder)])
+
+
+def test_the_others_come_to_the_end(job: Job) -> None:
     assert job.status == 0, job.output
+    assert job.excluded() == {0, 3}
+    assert sorted(job.results) == [0, 1, 2], "slot 0 had written something before"
+
+
+def test_gradients_are_averaged_over_contributors(job: Job) -> None:
     for slot in (0, 1, 2):
         assert job.results[slot]["before"] == pytest.approx(2.5)
         assert job.results[slot]["after"] == pytest.approx(2.0)
         assert job.results[slot]["contributors"] == [0, 1, 2]
 
 
-def test_buffers_come_from_the_lowest_present_slot(tmp_path: Path) -> None:
-    body = """
-model = closeranks.data_parallel(nn.BatchNorm1d(2))
-lose(0)
-for step in range(3):
-    model(torch.full((4, 2), float(rank)) + torch.arange(4.0)[:, None]).sum().backward()
-held = model.module.running_mean.tolist()
-# The next forward pass begins with the broadcast of slot 1's statistics.
-model.eval()
-model.train()
-model._sync_buffers()
-report(held=held, mean=model.module.running_mean.tolist())
-"""
-    job = run(tmp_path, script(tmp_path, body))
-    assert job.status == 0, job.output
-    for slot in (1, 2, 3):
-        assert job.results[slot]["mean"] == job.results[1]["held"]
-
-
-def test_object_collectives_give_none_for_a_vacant_slot(tmp_path: Path) -> None:
-    body = """
-lose(2)
-everything = [1] * world
-dist.all_gather_object(everything, {"rank": rank})
-gathered = [1] * world if rank == 1 else None
-dist.gather_object({"rank": rank}, gathered, dst=1)
-shared = [rank]
-dist.broadcast_object_list(shared, src=1)
-whole = torch.ones(2 * world)
-dist.all_gather_into_tensor(whole, torch.full((2,), rank + 1.0))
-report(everything=everything, gathered=gathered, shared=shared, whole=whole.tolist(),
-       contributors=closeranks.last_contributors())
-"""
-    job = run(tmp_path, script(tmp_path, body))
-    assert job.status == 0, job.output
-    expected = [{"rank": 0}, {"rank": 1}, None, {"rank": 3}]
-    for slot in (0, 1, 3):
+def test_object_collectives_give_none_for_a_vacant_slot(job: Job) -> None:
+    expected = [{"rank": 0}, {"rank": 1}, {"rank": 2}, None]
+    for slot in (0, 1, 2):
         assert job.results[slot]["everything"] == expected
         assert job.results[slot]["shared"] == [1]
-        assert job.results[slot]["whole"] == [1, 1, 2, 2, 0, 0, 4, 4]
-        assert job.results[slot]["contributors"] == [0, 1, 3]
+        assert job.results[slot]["whole"] == [1, 1, 2, 2, 3, 3, 0, 0]
+        assert job.results[slot]["object_contributors"] == [0, 1, 2]
     assert job.results[1]["gathered"] == expected
     assert job.output.count("said once per group") == 3
 
 
-def test_a_broadcast_from_a_vacant_slot_is_the_named_error(tmp_path: Path) -> None:
-    body = """
-lose(0)
-try:
-    dist.broadcast(torch.ones(3), src=0)
-except closeranks.PeerLost as error:
-    report(line=str(error).splitlines()[0], slot_lost=error.slot)
-"""
-    job = run(tmp_path, script(tmp_path, body))
-    assert job.status == 0, job.output
-    assert sorted(job.results) == [1, 2, 3]
-    for result in job.results.values():
-        assert "slot 0" in result["line"]
-        assert result["slot_lost"] == 0
+def test_buffers_come_from_the_lowest_present_slot(job: Job) -> None:
+    for slot in (1, 2):
+        assert job.results[slot]["mean"] == job.results[1]["held"]
+    assert job.results[2]["held"] != job.results[1]["held"]
 
 
-def test_subgroups_fail_unless_told_otherwise(tmp_path: Path) -> None:
-    body = """
-strict, lenient = dist.new_group(), dist.new_group()
-closeranks.set_policy(lenient, "repair")
-for group in (strict, lenient):
-    dist.barrier(group=group)
-if rank == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
-tensor = torch.ones(50_000)
-dist.all_reduce(tensor, group=lenient)
-try:
-    dist.all_reduce(torch.ones(4), group=strict)
-except closeranks.PeerLost as error:
-    report(sum=tensor[0].item(), line=str(error).splitlines()[0])
-"""
-    job = run(tmp_path, script(tmp_path, body))
-    assert job.status == 0, job.output
-    assert sorted(job.results) == [0, 2, 3]
-    for result in job.results.values():
-        assert result["sum"] == 3
-        assert "slot 1" in result["line"]
+def test_a_broadcast_from_a_vacant_slot_is_the_named_error(job: Job) -> None:
+    for slot in (1, 2):
+        assert "slot 0" in job.results[slot]["broadcast"]
+        assert job.results[slot]["broadcast_slot"] == 0
+
+
+def test_a_model_built_while_slots_are_vacant(job: Job) -> None:
+    assert job.results[1]["weights"] == job.results[2]["weights"]
+    assert job.results[1]["present"] == [1, 2]
+
+
+def test_subgroups_fail_unless_told_otherwise(job: Job) -> None:
+    for slot in (1, 2):
+        assert job.results[slot]["sum"] == 2
+        assert re.search("slot [03]", job.results[slot]["strict"])

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,15 +21,15 @@ pytestmark = pytest.mark.skipif(not Path(TOOL).exists(), reason=f"the tool is no
 # A small model in a Session; what goes wrong is the test's to add, by slot and by life (0: the first of its slot).
 TRAINING = """
 import os, sys, time, signal
-import torch
-import torch.distributed as dist
-from torch.utils.data import DataLoader, TensorDataset
-import closeranks
-
 slot = int(os.environ["RANK"])
 worker = int(os.environ["CLOSERANKS_WORKER"])
 replacement = worker != slot
 folder = sys.argv[1]
+#FIRST
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+import closeranks
 
 def last_step():
     # The test says when it is enough: a step that nobody has come to yet.
@@ -39,10 +38,8 @@ def last_step():
     except OSError:
         return 1_000_000_000
 
-def at_start(): pass
 def at_step(number): pass
 #FAULT
-at_start()
 closeranks.init()
 torch.manual_seed(1)
 data = TensorDataset(torch.randn(4096, 8), torch.randn(4096, 1))
@@ -67,9 +64,9 @@ print("slot", slot, "done", "after", session.step, "steps as worker", worker, fl
 """
 
 
-def training(folder: Path, fault: str = "") -> list[str]:
+def training(folder: Path, fault: str = "", first: str = "") -> list[str]:
     path = folder / "train.py"
-    path.write_text(TRAINING.replace("#FAULT", fault))
+    path.write_text(TRAINING.replace("#FAULT", fault).replace("#FIRST", first))
     return [str(path), str(folder)]
 
 
@@ -89,17 +86,6 @@ def steps_done(folder: Path) -> int:
     return int((folder / "now").read_text())
 
 
-def wait_for_event(job: Running, name: str, times: int = 1, seconds: float = 60) -> list[dict[str, Any]]:
-    deadline = time.monotonic() + seconds
-    while True:
-        found = [e for e in job.events() if e["event"] == name] if job.events_file.exists() else []
-        if len(found) >= times:
-            return found
-        assert time.monotonic() < deadline, f"no {name} in {job.lines}"
-        assert job.process.poll() is None, f"the job has ended without {name}: {job.lines}"
-        time.sleep(0.02)
-
-
 def all_pids(job: Running) -> list[int]:
     return [int(str(e["pid"])) for e in job.events() if e["event"] in ("worker_started", "spare_started")]
 
@@ -109,56 +95,88 @@ def ask(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
-def test_a_spare_takes_the_slot_of_a_killed_worker(tmp_path: Path) -> None:
-    job = Running(tmp_path, training(tmp_path), workers=2, flags=("--shrink",))
-    (spare, *_) = wait_for_event(job, "spare_started")
+def test_the_life_of_a_job_with_spares(tmp_path: Path) -> None:
+    """A spare dies and is started again, the next one takes a lost slot; the job shrinks, grows, and is drained."""
+    job = Running(tmp_path, training(tmp_path), workers=3, flags=("--shrink",))
+    job.wait_for_event("session_started")
+    shown = json.loads(ask(tmp_path, "status", "--json").stdout)
+    assert [slot["state"] for slot in shown["slots"]] == ["present"] * 3
+    assert shown["in_session"] is True
+    refused = ask(tmp_path, "resize", "4")
+    assert refused.returncode == 1
+    assert "1 to 3 workers" in refused.stderr
+
+    (first, *_) = job.wait_for_event("spare_started")
+    os.kill(int(str(first["pid"])), signal.SIGKILL)
+    (_, spare, *_) = job.wait_for_event("spare_started", times=2)
+    assert spare["worker"] != first["worker"]
+    assert "MiB" in str(spare["detail"])
+
     os.kill(job.pid(1), signal.SIGKILL)
-    (joined, *_) = wait_for_event(job, "first_step")
-    assert finish(job, tmp_path) == 0
+    (joined, *_) = job.wait_for_event("first_step")
     assert joined["slot"] == 1
     started = [e for e in job.events() if e["event"] == "worker_started" and e["slot"] == 1]
     assert [e["worker"] for e in started] == [1, spare["worker"]]
     assert started[1]["pid"] == spare["pid"]
-    assert "MiB" in str(spare["detail"])
-    assert not leftovers(all_pids(job))
-    assert sum("done after" in line for line in job.lines) == 2, job.lines
     assert list((tmp_path / "log").glob(f"*/slot-1.worker-{spare['worker']}.stdout.log"))
 
+    assert ask(tmp_path, "resize", "2").returncode == 0
+    (_, gone, *_) = job.wait_for_event("worker_excluded", times=2)
+    assert gone["slot"] == 2
+    assert ask(tmp_path, "resize", "3").returncode == 0
+    (_, back, *_) = job.wait_for_event("first_step", times=2)
+    assert back["slot"] == 2
+    assert "present" in ask(tmp_path, "status").stdout
 
-def test_without_a_spare_a_new_process_is_started(tmp_path: Path) -> None:
-    job = Running(tmp_path, training(tmp_path), workers=2, flags=("--shrink", "--spares", "0"))
-    wait_for_event(job, "session_started")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end(30) == 128 + signal.SIGTERM
+    exits = [e for e in job.events() if e["event"] == "worker_exited" and e.get("slot") is not None]
+    assert [e["reason"] for e in exits[-3:]] == ["exited with status 0"] * 3, job.lines
+    assert sum("done after" in line for line in job.lines) == 4, "the one that was sent away, then all three"
+    assert not leftovers(all_pids(job))
+
+
+def test_without_spares_new_processes_are_started_until_a_slot_is_given_up(tmp_path: Path) -> None:
+    first = 'if replacement and os.path.exists(folder + "/broken"): raise RuntimeError("no such disk")'
+    job = Running(tmp_path, training(tmp_path, first=first), workers=2, flags=("--shrink", "--spares", "0"))
+    job.wait_for_event("session_started")
     os.kill(job.pid(0), signal.SIGKILL)
-    (joined, *_) = wait_for_event(job, "first_step")
+    (joined, *_) = job.wait_for_event("first_step")
     assert joined["slot"] == 0
-    assert finish(job, tmp_path) == 0
-    assert not [e for e in job.events() if e["event"] == "spare_started"]
-
-
-def test_a_slot_whose_workers_fail_at_once_is_given_up(tmp_path: Path) -> None:
-    fault = """
-def at_start():
-    if replacement: raise RuntimeError("no such disk")
-"""
-    job = Running(tmp_path, training(tmp_path, fault), workers=2, flags=("--shrink", "--spares", "0"))
-    wait_for_event(job, "session_started")
+    (tmp_path / "broken").touch()
     os.kill(job.pid(1), signal.SIGKILL)
-    (given_up, *_) = wait_for_event(job, "slot_given_up", seconds=90)
+    (given_up, *_) = job.wait_for_event("slot_given_up", seconds=90)
     assert given_up["slot"] == 1
     assert finish(job, tmp_path) == 0, job.lines
     started = [e for e in job.events() if e["event"] == "worker_started" and e["slot"] == 1]
     assert len(started) == 4, "the first, and three that failed"
     assert any("slot 1 is given up: 3 workers ended before a first step" in line for line in job.lines)
     assert any("RuntimeError: no such disk" in line for line in job.lines)
+    assert not [e for e in job.events() if e["event"] == "spare_started"]
 
 
-def test_zero_replacements_leave_the_slot_vacant(tmp_path: Path) -> None:
-    job = Running(tmp_path, training(tmp_path), workers=2, flags=("--shrink", "--max-replacements", "0"))
-    wait_for_event(job, "session_started")
+def test_zero_replacements_leave_the_slot_vacant_and_a_second_sigterm_does_not_wait(tmp_path: Path) -> None:
+    fault = """
+def at_step(number):
+    if os.path.exists(folder + "/block"): time.sleep(1000)
+"""
+    job = Running(tmp_path, training(tmp_path, fault), workers=2, flags=("--shrink", "--max-replacements", "0"))
+    job.wait_for_event("session_started")
     os.kill(job.pid(1), signal.SIGKILL)
-    assert finish(job, tmp_path) == 0
+    job.wait_for_event("worker_excluded")
+    steps = steps_done(tmp_path)
+    while steps_done(tmp_path) < steps + 20:
+        assert job.process.poll() is None, job.lines
+    (tmp_path / "block").touch()
+    job.process.send_signal(signal.SIGTERM)
+    job.wait_for("leave at their next boundary")
+    start = time.monotonic()
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end(20) == 128 + signal.SIGTERM
+    assert time.monotonic() - start < 15
     assert len([e for e in job.events() if e["event"] == "worker_started"]) == 2
     assert not [e for e in job.events() if e["event"] == "spare_started"]
+    assert not leftovers(all_pids(job))
 
 
 def test_a_script_without_a_session_pays_nothing(tmp_path: Path) -> None:
@@ -174,44 +192,6 @@ def test_a_script_without_a_session_pays_nothing(tmp_path: Path) -> None:
     assert job.status == 0, job.output
     assert not job.of("spare_started")
     assert len(job.of("worker_started")) == 3
-
-
-def test_a_spare_that_dies_is_started_again(tmp_path: Path) -> None:
-    job = Running(tmp_path, training(tmp_path), workers=2, flags=("--shrink",))
-    (spare, *_) = wait_for_event(job, "spare_started")
-    os.kill(int(str(spare["pid"])), signal.SIGKILL)
-    again = wait_for_event(job, "spare_started", times=2)
-    assert again[1]["worker"] != spare["worker"]
-    job.process.send_signal(signal.SIGINT)
-    assert job.end() == 130
-    assert not leftovers(all_pids(job))
-
-
-def test_sigterm_drains_a_session(tmp_path: Path) -> None:
-    job = Running(tmp_path, training(tmp_path), workers=2, flags=("--shrink",))
-    wait_for_event(job, "spare_started")
-    job.process.send_signal(signal.SIGTERM)
-    assert job.end(30) == 128 + signal.SIGTERM
-    exits = [e for e in job.events() if e["event"] == "worker_exited" and e.get("slot") is not None]
-    assert [e["reason"] for e in exits] == ["exited with status 0"] * 2, job.lines
-    assert not leftovers(all_pids(job))
-
-
-def test_a_second_sigterm_does_not_wait(tmp_path: Path) -> None:
-    fault = """
-def at_step(number):
-    if number > 5: time.sleep(1000)
-"""
-    job = Running(tmp_path, training(tmp_path, fault), workers=2, flags=("--shrink",))
-    wait_for_event(job, "session_started")
-    time.sleep(1)
-    job.process.send_signal(signal.SIGTERM)
-    job.wait_for("leave at their next boundary")
-    start = time.monotonic()
-    job.process.send_signal(signal.SIGTERM)
-    assert job.end(20) == 128 + signal.SIGTERM
-    assert time.monotonic() - start < 15
-    assert not leftovers(all_pids(job))
 
 
 def test_every_kind_of_hang_is_found_and_replaced(tmp_path: Path) -> None:
@@ -230,39 +210,20 @@ kinds = [loop_in_python, loop_in_c_with_the_gil, wait_for_a_loader_process, read
 def at_step(number):
     if not replacement and os.path.exists(folder + f"/hang-{slot}"): kinds[slot]()
 """
-    job = Running(tmp_path, training(tmp_path, fault), workers=4, flags=("--shrink", "--hang-timeout", "3"))
-    wait_for_event(job, "session_started")
+    job = Running(
+        tmp_path, training(tmp_path, fault), workers=4, flags=("--shrink", "--hang-timeout", "2", "--spares", "2")
+    )
+    job.wait_for_event("session_started")
     kinds = ["loop_in_python", "loop_in_c_with_the_gil", "wait_for_a_loader_process", "read_a_silent_pipe"]
     for slot, kind in enumerate(kinds):
         (tmp_path / f"hang-{slot}").touch()
-        hung = wait_for_event(job, "worker_hung", times=slot + 1)
+        hung = job.wait_for_event("worker_hung", times=slot + 1)
         assert [event["slot"] for event in hung] == list(range(slot + 1))
-        wait_for_event(job, "first_step", times=slot + 1)
+        job.wait_for_event("first_step", times=slot + 1)
         (stack,) = (tmp_path / "log").glob(f"*/slot-{slot}.stack.log")
         assert kind in stack.read_text()
         assert any(kind in line and line.startswith("closeranks:") for line in list(job.lines)), job.lines
     assert finish(job, tmp_path) == 0
-    assert not leftovers(all_pids(job))
-
-
-def test_job_shrinks_and_grows(tmp_path: Path) -> None:
-    job = Running(tmp_path, training(tmp_path), workers=3, flags=("--shrink",))
-    wait_for_event(job, "session_started")
-    shown = json.loads(ask(tmp_path, "status", "--json").stdout)
-    assert [slot["state"] for slot in shown["slots"]] == ["present"] * 3
-    assert shown["in_session"] is True
-    refused = ask(tmp_path, "resize", "4")
-    assert refused.returncode == 1
-    assert "1 to 3 workers" in refused.stderr
-    assert ask(tmp_path, "resize", "2").returncode == 0
-    (gone, *_) = wait_for_event(job, "worker_excluded")
-    assert gone["slot"] == 2
-    assert ask(tmp_path, "resize", "3").returncode == 0
-    (back, *_) = wait_for_event(job, "first_step")
-    assert back["slot"] == 2
-    assert "present" in ask(tmp_path, "status").stdout
-    job.process.send_signal(signal.SIGINT)
-    assert job.end() == 130
     assert not leftovers(all_pids(job))
 
 

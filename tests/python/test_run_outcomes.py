@@ -20,6 +20,11 @@ def script(folder: Path, text: str) -> list[str]:
     return [str(path)]
 
 
+def until_end(folder: Path) -> str:
+    """A worker that runs until the test says so."""
+    return f"print('up')\nwhile not os.path.exists('{folder}/end'): time.sleep(0.02)\n"
+
+
 def test_all_finish(tmp_path: Path) -> None:
     job = run(tmp_path, script(tmp_path, "print('done')"), workers=3, flags=())
     assert job.status == 0
@@ -73,9 +78,11 @@ def test_with_shrink_the_others_go_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shrink", [True, False])
 def test_a_killed_worker(tmp_path: Path, shrink: bool) -> None:
-    job = Running(tmp_path, script(tmp_path, "print('up')\ntime.sleep(3)\n"), 3, ("--shrink",) if shrink else ())
+    job = Running(tmp_path, script(tmp_path, until_end(tmp_path)), 3, ("--shrink",) if shrink else ())
     job.wait_for("up", 3)
     os.kill(job.pid(2), signal.SIGKILL)
+    job.wait_for("was killed by signal 9 (SIGKILL)")
+    (tmp_path / "end").touch()
     status = job.end()
     assert status == (0 if shrink else 137), job.lines
     text = "\n".join(job.lines)
@@ -102,19 +109,23 @@ def test_every_worker_dies(tmp_path: Path) -> None:
 
 
 def test_a_stop_of_one_second_is_nothing(tmp_path: Path) -> None:
-    job = Running(tmp_path, script(tmp_path, "print('up')\ntime.sleep(3)\n"), 2, ("--stop-timeout", "2"))
+    job = Running(tmp_path, script(tmp_path, until_end(tmp_path)), 2, ("--stop-timeout", "2"))
     job.wait_for("up", 2)
     os.kill(job.pid(1), signal.SIGSTOP)
     time.sleep(1)
     os.kill(job.pid(1), signal.SIGCONT)
+    time.sleep(1.5)  # the time it was stopped is not added up
+    (tmp_path / "end").touch()
     assert job.end() == 0
     assert not [e for e in job.events() if e["event"] == "worker_suspected"]
 
 
 def test_a_stop_for_good_is_a_kill(tmp_path: Path) -> None:
-    job = Running(tmp_path, script(tmp_path, "print('up')\ntime.sleep(4)\n"), 2, ("--shrink", "--stop-timeout", "1"))
+    job = Running(tmp_path, script(tmp_path, until_end(tmp_path)), 2, ("--shrink", "--stop-timeout", "1"))
     job.wait_for("up", 2)
     os.kill(job.pid(1), signal.SIGSTOP)
+    job.wait_for("slot 0 goes on")
+    (tmp_path / "end").touch()
     assert job.end() == 0, job.lines
     assert "has been stopped for 1." in "\n".join(job.lines)
     suspected = [e for e in job.events() if e["event"] == "worker_suspected"]
