@@ -79,13 +79,6 @@ bool Job::begin_draining(int signal) {
   return true;
 }
 
-void Job::kill_spares() {
-  for (auto& [id, worker] : workers_) {
-    if (worker.slot.has_value() || std::exchange(worker.killed, true)) continue;
-    watcher_->fence(id, "the job ends");
-  }
-}
-
 // The job is over for everybody who was in a view; the others have no part in it any more.
 bool Job::extras_are_gone(Clock::time_point now) {
   stop_replacing();

@@ -119,6 +119,7 @@ void Job::tick() {
   for (auto& [id, worker] : workers_) {
     if (!worker.exited) look_at(id, worker, now);
   }
+  look_at_successors(now);
   if (ending_ == Ending::no) replace();
   if (leftovers_) clear_leftovers();
   check_end();

@@ -1,8 +1,8 @@
-// The job's state and its parts, one file each: job.cc (start, run), job_workers.cc (starting workers, replacements and
-// spares), job_processes.cc (reaping, stops, life words), job_hang.cc (the last stack of a hung worker),
-// job_coordinator.cc (events and messages), job_requests.cc (`closeranks job`), job_end.cc (signals, draining, the way
-// to the end, the last words).
-// Everything here runs on the main thread, except what says otherwise.
+// The job's state and its parts, one file each: job.cc (start, run), job_workers.cc (starting workers and
+// replacements), job_spares.cc (spares and their successors), job_processes.cc (reaping, stops, life words),
+// job_hang.cc (the last stack of a hung worker), job_coordinator.cc (events and messages), job_requests.cc (`closeranks
+// job`), job_end.cc (signals, draining, the way to the end, the last words). Everything here runs on the main thread,
+// except what says otherwise.
 #pragma once
 
 #include <sys/types.h>
@@ -74,6 +74,12 @@ class Job {
     FileDescriptor orders;          // where it is told what to become
     FileDescriptor output, errors;  // not read before it is a worker: what it says then is the slot's
   };
+  // The spare that another one leaves behind when it becomes a worker, until it has said which process it is.
+  struct Successor {
+    WorkerId id;
+    Clock::time_point since;
+    FileDescriptor orders, output, errors;
+  };
   // How far the end of the job has come; only forward.
   enum class Ending { no, draining, grace, terminating, killing, over };
 
@@ -93,14 +99,20 @@ class Job {
   void replace();
   void start_replacement(Slot slot);
   bool announce(WorkerId id, Slot slot);
-  std::optional<WorkerId> take_spare();
-  Status hand_over(WorkerId id, Slot slot);
-  void start_spare();
-  void look_at_spare(WorkerId id, Worker& worker, Clock::time_point now);
-  void spare_exited(WorkerId id, Worker& worker);
   void worker_out(WorkerId id, ReplacementPolicy::Out how, const std::string& reason);
   void session_started();
   void stop_replacing();
+
+  // job_spares.cc
+  std::optional<WorkerId> take_spare();
+  [[nodiscard]] bool expects_spare(Clock::time_point now) const;
+  void hand_over(WorkerId id, Slot slot, Clock::time_point now);
+  void start_spare();
+  void look_at_spare(WorkerId id, Worker& worker, Clock::time_point now);
+  void look_at_successors(Clock::time_point now);
+  bool follow_successor(Successor& successor, pid_t pid, Clock::time_point now);
+  void spare_exited(WorkerId id, Worker& worker);
+  void kill_spares();
 
   // job_hang.cc
   [[nodiscard]] std::string stack_file(WorkerId worker) const;
@@ -142,7 +154,6 @@ class Job {
   void say_that_it_fails();
   bool begin_draining(int signal);
   [[nodiscard]] bool extras_are_gone(Clock::time_point now);
-  void kill_spares();
   void check_end();
   void finish();
   void give_up_start();
@@ -168,6 +179,7 @@ class Job {
   std::uint64_t next_worker_ = 0;
   ReplacementPolicy replacements_;
   SparePolicy spares_;
+  std::vector<Successor> successors_;
   bool in_session_ = false;             // the script has boundaries
   std::string spare_trouble_;           // how the last spare ended, and told
   std::vector<WorkerId> unreported_;    // excluded, and not yet said

@@ -1,23 +1,11 @@
-// Who is started for which slot: the first workers, replacements, spares.
-#include <algorithm>
-#include <fstream>
+// Who is started for which slot: the first workers, and replacements.
 #include <utility>
 
 #include "agent/job_state.h"
 #include "agent/slot_names.h"
-#include "agent/spare_process.h"
 #include "agent/worker_process.h"
-#include "transport/process_state.h"
 
 namespace closeranks::agent {
-namespace {
-
-std::string mebibytes(pid_t pid) {
-  const std::uint64_t bytes = resident_bytes(pid);
-  return std::to_string((bytes + (1u << 19)) >> 20) + " MiB";
-}
-
-}  // namespace
 
 // A process of its own for the worker of a slot.
 Status Job::start_process(WorkerId id, Slot slot) {
@@ -93,37 +81,16 @@ bool Job::announce(WorkerId id, Slot slot) {
   return control_.run([] {}).ok();
 }
 
-// The spare that has come furthest; one still importing is nearer than a new process.
-std::optional<WorkerId> Job::take_spare() {
-  std::optional<WorkerId> best;
-  for (const auto& [id, worker] : workers_) {
-    if (worker.slot.has_value() || worker.exited || worker.killed || !worker.orders.valid()) continue;
-    const auto state = transport::process_state(worker.pid);
-    if (!state.has_value() || state->letter == 'Z' || state->letter == 'T') continue;
-    if (!best.has_value() || (worker.ready && !workers_.at(*best).ready)) best = id;
-  }
-  return best;
-}
-
-Status Job::hand_over(WorkerId id, Slot slot) {
-  Worker& spare = workers_.at(id);
-  const FileDescriptor orders = std::move(spare.orders);
-  adopt(id, slot);
-  return send_orders(orders, worker_environment(options_, facts_, slot, id, inherited_), spare_orders(options_));
-}
-
 void Job::start_replacement(Slot slot) {
   const auto now = Clock::now();
   const std::optional<WorkerId> spare = take_spare();
+  if (!spare.has_value() && expects_spare(now)) return replacements_.put_off(slot, now + tick_interval);
   const WorkerId id = spare.has_value() ? *spare : fresh_worker();
   if (!announce(id, slot)) return replacements_.put_off(slot, now + deadlines::reconnect);
   if (spare.has_value()) {
-    spares_.taken(now);
     output_->say("slot " + std::to_string(slot.value()) + ": a spare takes it (worker " + std::to_string(id.value()) +
                  ", pid " + std::to_string(workers_.at(id).pid) + ")");
-    // One that died just now is reaped as any worker.
-    if (Status status = hand_over(id, slot); !status.ok()) output_->say(status.message());
-    return;
+    return hand_over(id, slot, now);
   }
   if (Status status = start_process(id, slot); !status.ok()) {
     // Announced, and there will be no process: as good as ended.
@@ -134,57 +101,6 @@ void Job::start_replacement(Slot slot) {
   }
   output_->say("slot " + std::to_string(slot.value()) + ": a new worker is started (worker " +
                std::to_string(id.value()) + ", pid " + std::to_string(workers_.at(id).pid) + ")");
-}
-
-// ---- spares ------------------------------------------------------------------------------------------------------
-
-void Job::start_spare() {
-  const WorkerId id = fresh_worker();
-  auto started = agent::start_spare(spare_command(command_.front()), spare_environment(options_, id, inherited_));
-  if (!started.ok()) {
-    output_->say(started.status().message() + "; it is tried again later");
-    spares_.died(Clock::now());
-    return;
-  }
-  Worker& spare = workers_[id];
-  spare.pid = started.value().process.pid;
-  spare.started = Clock::now();
-  spare.stop = StopTimer(options_.stop_timeout);
-  spare.orders = std::move(started.value().orders);
-  spare.output = std::move(started.value().process.output);
-  spare.errors = std::move(started.value().process.errors);
-  watcher_->follow(id, spare.pid, started.value().process.process);
-}
-
-void Job::look_at_spare(WorkerId id, Worker& spare, Clock::time_point now) {
-  if (!spare.ready && spare.orders.valid() && is_ready(spare.orders)) {
-    spare.ready = true;
-    spares_.ready();
-    spare_trouble_.clear();
-    const std::string memory = mebibytes(spare.pid);
-    output_->say("a spare is ready (worker " + std::to_string(id.value()) + ", pid " + std::to_string(spare.pid) +
-                 ", " + memory + ")");
-    emit(EventKind::spare_started, id, "", "memory " + memory);
-  }
-  if (!spare.ready && now - spare.started > deadlines::spare_ready) {
-    watcher_->fence(id, "a spare that has not finished importing in " +
-                            std::to_string(deadlines::spare_ready.count() / 1000) + " s");
-  }
-}
-
-void Job::spare_exited(WorkerId id, Worker& spare) {
-  spare.orders.reset();
-  spares_.died(Clock::now());
-  if (ending_ == Ending::no && !spare.killed && !replacements_.stopped()) {
-    const std::string said = last_line(spare.errors);
-    const std::string trouble = as_predicate(spare.reason) + (said.empty() ? "" : ": " + said);
-    // One that cannot be started at all is tried for as long as the job runs, and told of once.
-    if (std::exchange(spare_trouble_, trouble) != trouble) {
-      output_->say(name_of(id) + " " + trouble + "; another is started later");
-    }
-  }
-  spare.output.reset();
-  spare.errors.reset();
 }
 
 }  // namespace closeranks::agent

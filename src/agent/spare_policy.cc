@@ -8,7 +8,8 @@ void SparePolicy::enable(Time now) {
   if (!due_.has_value()) due_ = now;
 }
 
-void SparePolicy::taken(Time now) {
+void SparePolicy::taken(Time now, bool successor) {
+  if (successor) return;
   if (running_ > 0) --running_;
   due_ = now + deadlines::spare_after_newcomer;
 }

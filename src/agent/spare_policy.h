@@ -19,9 +19,10 @@ class SparePolicy {
   void enable(Time now);
   // For good: the job ends.
   void stop() { wanted_ = 0; }
-  // A spare has become a worker. The next one is started once that worker trains, or some time later: importing torch
-  // takes a core for seconds, which the newcomer needs more.
-  void taken(Time now);
+  // A spare has become a worker. With a `successor`, which it leaves behind, there are as many as before. Else the next
+  // one is started once that worker trains, or some time later: importing torch takes a core for seconds, which the
+  // newcomer needs more.
+  void taken(Time now, bool successor);
   void newcomer_trains(Time now);
   // A spare ended before it was taken (or could not be started): the next one is tried later and later.
   void died(Time now);

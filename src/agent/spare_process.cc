@@ -6,8 +6,11 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 namespace closeranks::agent {
@@ -21,6 +24,37 @@ void append_number(std::string& bytes, std::size_t value) {
   for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<char>((value >> shift) & 0xff));
 }
 
+// Ours, which does not block, and the spare's.
+Result<std::pair<FileDescriptor, FileDescriptor>> make_socket() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return Status(Fault::system, Move::retry, std::string("cannot make a socket for a spare: ") + std::strerror(errno));
+  }
+  std::pair<FileDescriptor, FileDescriptor> socket{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+  ::fcntl(socket.first.get(), F_SETFL, O_NONBLOCK);
+  // More than the default only where the system permits it: an environment of that size is rare.
+  ::setsockopt(socket.first.get(), SOL_SOCKET, SO_SNDBUF, &order_buffer_bytes, sizeof(order_buffer_bytes));
+  return socket;
+}
+
+// As send(2), with the successor's ends in the order of the standard streams.
+ssize_t send_with_ends(int socket, std::string_view bytes, const SuccessorEnds& ends) {
+  const std::array<int, 3> descriptors{ends.its_orders.get(), ends.output.write.get(), ends.errors.write.get()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(descriptors))> control{};
+  iovec content{const_cast<char*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &content;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(descriptors));
+  std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof(descriptors));
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 std::string joined(std::span<const std::string> words) {
   std::string bytes;
   for (const std::string& word : words) bytes.append(word).push_back('\0');
@@ -30,25 +64,40 @@ std::string joined(std::span<const std::string> words) {
 }  // namespace
 
 Result<SpareProcess> start_spare(std::span<const std::string> command, std::span<const std::string> environment) {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return Status(Fault::system, Move::retry, std::string("cannot make a socket for a spare: ") + std::strerror(errno));
-  }
+  auto socket = make_socket();
+  if (!socket.ok()) return socket.status();
   SpareProcess spare;
-  spare.orders = FileDescriptor(ends[0]);
-  const FileDescriptor its_end(ends[1]);
-  ::fcntl(spare.orders.get(), F_SETFL, O_NONBLOCK);
-  // More than the default only where the system permits it: an environment of that size is rare.
-  ::setsockopt(spare.orders.get(), SOL_SOCKET, SO_SNDBUF, &order_buffer_bytes, sizeof(order_buffer_bytes));
-  auto process = start_worker(command, environment, &its_end);
+  spare.orders = std::move(socket.value().first);
+  auto process = start_worker(command, environment, &socket.value().second);
   if (!process.ok()) return process.status();
   spare.process = std::move(process.value());
   return spare;
 }
 
-bool is_ready(const FileDescriptor& orders) {
-  char byte = 0;
-  return ::recv(orders.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
+SpareWord word_of(const FileDescriptor& orders) {
+  constexpr std::string_view word = "ready ";
+  std::array<char, 32> said{};
+  const ssize_t bytes = ::recv(orders.get(), said.data(), said.size(), MSG_DONTWAIT | MSG_PEEK);
+  if (bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EINTR)) return {std::nullopt, true};
+  const std::string_view text(said.data(), bytes < 0 ? 0 : static_cast<std::size_t>(bytes));
+  const std::size_t end = text.find('\n');
+  if (!text.starts_with(word) || end == std::string_view::npos) return {};
+  pid_t pid = 0;
+  const auto [stopped, error] = std::from_chars(text.data() + word.size(), text.data() + end, pid);
+  return error == std::errc() && stopped == text.data() + end ? SpareWord{pid, false} : SpareWord{};
+}
+
+Result<SuccessorEnds> make_successor_ends() {
+  SuccessorEnds ends;
+  auto socket = make_socket();
+  if (!socket.ok()) return socket.status();
+  std::tie(ends.orders, ends.its_orders) = std::move(socket.value());
+  for (OutputPipe* place : {&ends.output, &ends.errors}) {
+    auto pipe = make_output_pipe();
+    if (!pipe.ok()) return pipe.status();
+    *place = std::move(pipe.value());
+  }
+  return ends;
 }
 
 std::string encode_orders(std::span<const std::string> environment, std::span<const std::string> command) {
@@ -61,11 +110,14 @@ std::string encode_orders(std::span<const std::string> environment, std::span<co
 }
 
 Status send_orders(const FileDescriptor& orders, std::span<const std::string> environment,
-                   std::span<const std::string> command) {
+                   std::span<const std::string> command, const SuccessorEnds* successor) {
   const std::string bytes = encode_orders(environment, command);
   std::string_view rest = bytes;
   while (!rest.empty()) {
-    const ssize_t sent = ::send(orders.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const bool first = rest.size() == bytes.size();
+    const ssize_t sent = first && successor != nullptr
+                             ? send_with_ends(orders.get(), rest, *successor)
+                             : ::send(orders.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0) {
       // The socket closes with the failure, and the spare ends.

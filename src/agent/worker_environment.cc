@@ -123,11 +123,8 @@ std::vector<std::string> worker_environment(const LaunchOptions& options, const 
   return environment;
 }
 
-std::vector<std::string> spare_environment(const LaunchOptions& options, WorkerId worker,
-                                           std::span<const std::string> inherited) {
-  std::vector<std::string> environment = common_environment(options, inherited);
-  environment.push_back("CLOSERANKS_WORKER=" + std::to_string(worker.value()));
-  return environment;
+std::vector<std::string> spare_environment(const LaunchOptions& options, std::span<const std::string> inherited) {
+  return common_environment(options, inherited);
 }
 
 std::string find_python(std::span<const std::string> tool_folders) {

@@ -37,9 +37,9 @@ std::vector<std::string> worker_environment(const LaunchOptions& options, const 
                                             WorkerId worker, std::span<const std::string> inherited);
 
 // What a spare is started with: as a worker's, as far as it is known before there is a slot. Libraries read some of it
-// while they are imported (OMP_NUM_THREADS); the worker's id tells whose its children are.
-std::vector<std::string> spare_environment(const LaunchOptions& options, WorkerId worker,
-                                           std::span<const std::string> inherited);
+// while they are imported (OMP_NUM_THREADS). The kernel shows it as that of every successor, too, so it names no
+// worker.
+std::vector<std::string> spare_environment(const LaunchOptions& options, std::span<const std::string> inherited);
 
 // The python for workers and tools: beside the tool, else $PYTHON_EXEC, else python3. `tool_folders`: where the tool
 // is, as it was called and with links resolved.

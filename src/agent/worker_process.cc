@@ -24,23 +24,6 @@ Status cannot_start(const std::string& program, int error) {
   return {Fault::system, Move::give_up, "cannot start '" + program + "': " + std::strerror(error) + hint};
 }
 
-struct Pipe {
-  FileDescriptor read;
-  FileDescriptor write;
-};
-
-Result<Pipe> make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    return Status(Fault::system, Move::give_up,
-                  std::string("cannot make a pipe for a worker's output: ") + std::strerror(errno));
-  }
-  Pipe pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-  // Ours alone: the worker's end stays blocking, as programs expect of their stdout.
-  ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
-  return pipe;
-}
-
 std::vector<char*> pointers(std::span<const std::string> words) {
   std::vector<char*> result;
   for (const std::string& word : words) result.push_back(const_cast<char*>(word.c_str()));
@@ -64,11 +47,23 @@ struct SpawnPlan {
 
 }  // namespace
 
+Result<OutputPipe> make_output_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    return Status(Fault::system, Move::give_up,
+                  std::string("cannot make a pipe for a worker's output: ") + std::strerror(errno));
+  }
+  OutputPipe pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+  // Ours alone: the worker's end stays blocking, as programs expect of their stdout.
+  ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
+  return pipe;
+}
+
 Result<WorkerProcess> start_worker(std::span<const std::string> command, std::span<const std::string> environment,
                                    const FileDescriptor* input) {
-  auto output = make_pipe();
+  auto output = make_output_pipe();
   if (!output.ok()) return output.status();
-  auto errors = make_pipe();
+  auto errors = make_output_pipe();
   if (!errors.ok()) return errors.status();
 
   SpawnPlan plan;

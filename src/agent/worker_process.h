@@ -19,6 +19,13 @@ struct WorkerProcess {
   FileDescriptor errors;   // read end, non-blocking, of its stderr
 };
 
+// A pipe for a worker's stdout or stderr: our end does not block, the worker's does.
+struct OutputPipe {
+  FileDescriptor read;
+  FileDescriptor write;
+};
+Result<OutputPipe> make_output_pipe();
+
 // Starts `command` (looked up in PATH) with exactly `environment`. Its stdin is empty (or `input`, which stays the
 // caller's), its signal handling the default. The caller reaps it. Fault::system, naming the program, when it cannot be
 // started. Any thread.

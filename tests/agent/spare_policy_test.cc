@@ -29,12 +29,25 @@ TEST(SparePolicy, TheNextOneWaitsForTheNewcomerToTrain) {
   policy.enable(start);
   policy.act(start);
   policy.ready();
-  policy.taken(start + 10s);
+  policy.taken(start + 10s, false);
   EXPECT_EQ(policy.act(start + 11s), 0u);
   policy.newcomer_trains(start + 12s);
   EXPECT_EQ(policy.act(start + 12s), 1u);
-  policy.taken(start + 13s);
+  policy.taken(start + 13s, false);
   EXPECT_EQ(policy.act(start + 13s + deadlines::spare_after_newcomer), 1u) << "or not so long";
+}
+
+TEST(SparePolicy, ASuccessorIsThereAtOnce) {
+  SparePolicy policy(1);
+  policy.enable(start);
+  policy.act(start);
+  policy.ready();
+  policy.taken(start + 10s, true);
+  policy.newcomer_trains(start + 11s);
+  EXPECT_EQ(policy.act(start + 1h), 0u);
+  // It ended before it was heard of.
+  policy.died(start + 1h);
+  EXPECT_EQ(policy.act(start + 1h + deadlines::spare_backoff), 1u);
 }
 
 TEST(SparePolicy, DeathsDelayTheNextTryMoreAndMore) {
