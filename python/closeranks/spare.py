@@ -1,26 +1,31 @@
 """A spare: a process that has imported what a worker needs, and waits to become one.
 
 ``closeranks run`` starts it with a socket as its standard input (src/agent/spare_process.h has the format). It says
-``ready`` there, waits, and is told once which environment and which script it is to have. From then on it is that
-worker: the same process, with an empty standard input, its own ``__main__``, and nothing of the spare in its
+``ready`` there, waits, and is told once which environment and which script it is to have. It forks then, and the child
+waits in its place, with everything imported: only a job's first spare imports anything. The parent is that worker from
+then on: the same process, with an empty standard input, its own ``__main__``, and nothing of the spare in its
 tracebacks. End of file instead of orders means that the agent is gone: the spare ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import runpy
 import socket
 import struct
 import sys
+import time
 import types
+from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import NoReturn
 
 HEADER = struct.Struct("<II")
+STANDARD_STREAMS = (0, 1, 2)
 
 # What a training script imports before its first step; the last is imported by torch itself at the first optimizer or
 # DDP, and takes longest. None of it starts a thread: a fork by the script (data loaders) stays as safe as ever.
@@ -44,6 +49,15 @@ def warm_up() -> None:
             print(f"closeranks: a spare goes on without {name}: {error}", file=sys.stderr)
 
 
+@dataclass(frozen=True)
+class Orders:
+    """What to become. successor: its standard streams, to be closed by whoever is not the successor; or none."""
+
+    environment: dict[bytes, bytes]
+    command: list[str]
+    successor: list[int]
+
+
 def _receive(connection: socket.socket, size: int) -> bytes | None:
     parts = []
     while size > 0:
@@ -55,12 +69,14 @@ def _receive(connection: socket.socket, size: int) -> bytes | None:
     return b"".join(parts)
 
 
-def receive_orders(connection: socket.socket) -> tuple[dict[bytes, bytes], list[str]] | None:
-    """Environment and command, once they come; None when the agent has gone. Waits as long as that takes."""
-    header = _receive(connection, HEADER.size)
-    if header is None:
+def receive_orders(connection: socket.socket) -> Orders | None:
+    """They come once; None when the agent has gone. Waits as long as that takes."""
+    # Descriptors come with the first byte.
+    first, successor, _, _ = socket.recv_fds(connection, HEADER.size, len(STANDARD_STREAMS))
+    rest = _receive(connection, HEADER.size - len(first)) if first else None
+    if rest is None:
         return None
-    environment_bytes, command_bytes = HEADER.unpack(header)
+    environment_bytes, command_bytes = HEADER.unpack(first + rest)
     body = _receive(connection, environment_bytes + command_bytes)
     if body is None:
         return None
@@ -68,7 +84,34 @@ def receive_orders(connection: socket.socket) -> tuple[dict[bytes, bytes], list[
     for entry in body[:environment_bytes].split(b"\0")[:-1]:
         name, _, value = entry.partition(b"=")
         environment[name] = value
-    return environment, [os.fsdecode(word) for word in body[environment_bytes:].split(b"\0")[:-1]]
+    command = [os.fsdecode(word) for word in body[environment_bytes:].split(b"\0")[:-1]]
+    return Orders(environment, command, successor if len(successor) == len(STANDARD_STREAMS) else [])
+
+
+def leave_successor(streams: list[int]) -> bool:
+    """Forks the next spare, which has `streams`; True in it. An orphan from the start, so the agent is its parent."""
+    try:
+        between = os.fork()
+    except OSError:
+        return False  # the agent sees that nobody holds the streams
+    if between > 0:
+        os.waitpid(between, 0)
+        return False
+    parent = os.getpid()
+    try:
+        if os.fork() > 0:
+            os._exit(0)
+    except OSError:
+        os._exit(1)
+    while os.getppid() == parent:  # the agent takes it for its own only as a child
+        time.sleep(0.001)
+    os.setpgid(0, 0)
+    for stream, place in zip(streams, STANDARD_STREAMS, strict=True):
+        os.dup2(stream, place)
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed()  # python's and torch's own do not need it: reseeded at a fork, and constant
+    return True
 
 
 def take_environment(environment: dict[bytes, bytes]) -> None:
@@ -153,12 +196,11 @@ def prepare_worker() -> None:
         startup.prepare_worker()
 
 
-def main() -> NoReturn:
-    connection = socket.socket(fileno=os.dup(0))
-    warm_up()
+def wait_for_orders(connection: socket.socket) -> Orders:
+    """Says that it is ready. Ends the process when the agent has gone."""
     # Orders may have come during the imports: the agent has hung up then, and does not hear that it is ready.
     with contextlib.suppress(OSError):
-        connection.sendall(b"ready\n")
+        connection.sendall(f"ready {os.getpid()}\n".encode())
     try:
         orders = receive_orders(connection)
     except OSError:
@@ -166,8 +208,23 @@ def main() -> NoReturn:
     connection.close()
     if orders is None:
         sys.exit(0)
-    environment, command = orders
+    return orders
+
+
+def main() -> NoReturn:
+    warm_up()
+    gc.collect()
+    gc.freeze()  # its marks would make every page of what is imported a page of one's own
+    orders = wait_for_orders(socket.socket(fileno=os.dup(0)))
+    # Each turn is another process: the successor of the one before.
+    while orders.successor:
+        successor = leave_successor(orders.successor)
+        for stream in orders.successor:
+            os.close(stream)
+        if not successor:
+            break
+        orders = wait_for_orders(socket.socket(fileno=os.dup(0)))
     leave_standard_input()
-    take_environment(environment)
+    take_environment(orders.environment)
     prepare_worker()
-    become(command)
+    become(orders.command)

@@ -126,7 +126,9 @@ class Running:
     def events(self) -> list[dict[str, Any]]:
         if not self.events_file.exists():
             return []
-        return [json.loads(line) for line in self.events_file.read_text().splitlines()]
+        # A line that crosses a page may be seen in part while it is written.
+        whole, _, _ = self.events_file.read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def pid(self, slot: int) -> int:
         return next(int(str(e["pid"])) for e in self.events() if e["event"] == "worker_started" and e["slot"] == slot)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import struct
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -120,12 +117,17 @@ def test_the_life_of_a_job_with_spares(tmp_path: Path) -> None:
     assert started[1]["pid"] == spare["pid"]
     assert list((tmp_path / "log").glob(f"*/slot-1.worker-{spare['worker']}.stdout.log"))
 
+    # It has left the next spare behind: nothing is imported once more.
+    (*_, successor) = job.wait_for_event("spare_started", times=3, seconds=10)
+    assert successor["worker"] == int(str(spare["worker"])) + 1
+
     assert ask(tmp_path, "resize", "2").returncode == 0
     (_, gone, *_) = job.wait_for_event("worker_excluded", times=2)
     assert gone["slot"] == 2
     assert ask(tmp_path, "resize", "3").returncode == 0
     (_, back, *_) = job.wait_for_event("first_step", times=2)
     assert back["slot"] == 2
+    assert back["pid"] == successor["pid"]
     assert "present" in ask(tmp_path, "status").stdout
 
     job.process.send_signal(signal.SIGTERM)
@@ -231,77 +233,3 @@ def test_job_without_a_running_job_says_so(tmp_path: Path) -> None:
     asked = ask(tmp_path, "status")
     assert asked.returncode == 1
     assert "no job runs with its logs in" in asked.stderr
-
-
-SPARE = [sys.executable, "-u", "-c", "import closeranks.spare as s; s.WARM = (); s.main()"]
-
-
-def become(folder: Path, *command: str, variables: dict[str, str] | None = None) -> tuple[int, str, str]:
-    """A spare outside of any job, told to become `command`."""
-    ours, its = socket.socketpair()
-    process = subprocess.Popen(
-        SPARE,
-        stdin=its.fileno(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "OF_THE_SPARE": "1"},
-    )
-    its.close()
-    assert ours.recv(16) == b"ready\n"
-    environment = b"".join(
-        name + b"=" + value + b"\0"
-        for name, value in {
-            **os.environb,
-            **{os.fsencode(k): os.fsencode(v) for k, v in (variables or {}).items()},
-        }.items()
-    )
-    words = b"".join(os.fsencode(word) + b"\0" for word in command)
-    if command:
-        ours.sendall(struct.pack("<II", len(environment), len(words)) + environment + words)
-    ours.close()
-    output, errors = process.communicate(timeout=60)
-    return process.returncode, output, errors
-
-
-def test_a_spare_becomes_the_script(tmp_path: Path) -> None:
-    (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
-    (tmp_path / "train.py").write_text(
-        "import atexit, os, pickle, sys, beside\n"
-        "class Thing: pass\n"
-        "atexit.register(lambda: print('pickled', len(pickle.dumps(Thing())) > 0))\n"
-        "print(__name__, sys.argv[1:], os.environ['RANK'], 'OF_THE_SPARE' in os.environ, beside.WORD)\n"
-        "print('input', repr(sys.stdin.read()))\n"
-        "if 'fail' in sys.argv: raise ValueError('of the script')\n"
-        "if 'exit' in sys.argv: sys.exit(5)\n"
-    )
-    status, output, _ = become(tmp_path, "train.py", "a b", "c", variables={"RANK": "3"})
-    assert status == 0
-    assert output.splitlines() == ["__main__ ['a b', 'c'] 3 False beside", "input ''", "pickled True"]
-    status, output, _ = become(tmp_path, "-m", "train", "x", variables={"RANK": "3"})
-    assert status == 0
-    assert output.splitlines()[0] == "__main__ ['x'] 3 False beside"
-    assert output.splitlines()[-1] == "pickled True"
-    assert become(tmp_path, "train.py", "exit", variables={"RANK": "3"})[0] == 5
-    status, _, errors = become(tmp_path, "train.py", "fail", variables={"RANK": "3"})
-    assert status == 1
-    assert "ValueError: of the script" in errors
-    assert "spare.py" not in errors, "the script's author knows nothing of it"
-
-
-def test_a_spare_ends_with_its_agent(tmp_path: Path) -> None:
-    assert become(tmp_path)[0] == 0
-
-
-def test_a_spare_has_one_thread_when_it_is_ready() -> None:
-    text = "import os, closeranks.spare as s; s.warm_up(); print(len(os.listdir('/proc/self/task')))"
-    count = subprocess.run(
-        [sys.executable, "-c", text],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert count.stdout.split()[-1] == "1"
