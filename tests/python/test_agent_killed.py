@@ -27,7 +27,8 @@ forever = iter(lambda: torch.ones(4, 8), None)
 try:
     for step in session.steps(forever):
         with step as x:
-            if os.path.exists(sys.argv[1] + "/hang") and slot == 2:
+            if slot == 2 and os.path.exists(sys.argv[1] + "/hang"):
+                open(sys.argv[1] + "/hangs", "w").close()
                 while True: pass
             model(x).sum().backward()
             optimizer.step()
@@ -47,6 +48,8 @@ def test_workers_end_with_their_agent_and_say_so(tmp_path: Path) -> None:
     job = Running(tmp_path, [str(tmp_path / "train.py"), str(tmp_path)], 3, ("--shrink",))
     job.wait_for_event("spare_started")
     (tmp_path / "hang").touch()
+    while not (tmp_path / "hangs").exists():
+        assert job.process.poll() is None, job.lines
     events = job.events()
     pids = [*pids_of(events), *(int(str(e["pid"])) for e in events if e["event"] == "spare_started")]
     assert len(pids) == 4
