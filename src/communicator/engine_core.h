@@ -60,6 +60,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   void close_group(const std::shared_ptr<Group>& group, std::chrono::milliseconds grace);
   // Engine::stop. Idempotent; any thread but the control thread.
   void stop(std::chrono::milliseconds grace);
+  [[nodiscard]] const std::shared_ptr<SharedMemory>& shared_memory() const { return shared_memory_; }
   [[nodiscard]] ViewNumber view();
   [[nodiscard]] std::vector<Slot> present();
   [[nodiscard]] const EngineOptions& engine_options() const override { return options_; }
@@ -155,6 +156,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
 
   const EngineOptions options_;
   const ForkGuard fork_guard_;
+  std::shared_ptr<SharedMemory> shared_memory_;
   std::string token_;
 
   DriveLock lock_;
