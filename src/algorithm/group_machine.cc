@@ -1,5 +1,5 @@
 // Entering, the order of what comes next, view changes and failures. How an entry ends: completion.cc; how an owner
-// takes a block through: block_owner.cc.
+// takes a block through: block_owner.cc; how a member takes its part: taker.cc.
 #include "algorithm/group_machine.h"
 
 #include <algorithm>
@@ -95,13 +95,48 @@ Action GroupMachine::next(const Words& words) {
   return {};
 }
 
+// Of this member's blocks of open entries, lowest entry first.
+Action GroupMachine::next_block(const Words& words) {
+  if (work_.stage != Stage::idle) {
+    const Action working = work_action();
+    if (working.kind != Action::Kind::none) {
+      return working;
+    }
+  }
+  for (std::uint64_t sequence = completed_; sequence < entered_; ++sequence) {
+    OpenEntry& entry = open(sequence);
+    const EntryPlan& plan = entry.entry.plan;
+    if (plan.blocks() == 0 || roster_->lost(plan, sequence, options_->lowest_member_is_root)) {
+      continue;
+    }
+    if (readiness(entry, words) != Readiness::ready) {
+      break;  // then no later entry is ready either, or none will be
+    }
+    const Action found = plan.style() == BlockStyle::take ? take(entry) : own_block(entry, words);
+    if (found.kind != Action::Kind::none) {
+      return found;
+    }
+  }
+  return {};
+}
+
 void GroupMachine::done(const Action& action) {
   switch (action.kind) {
     case Action::Kind::none:
     case Action::Kind::decide:
       break;  // the word says who won
-    case Action::Kind::reduce_block:
+    case Action::Kind::take_block:
+    case Action::Kind::take_reduced:
+      taken(action);
+      break;
     case Action::Kind::publish_block:
+      if (open(action.sequence).entry.plan.style() == BlockStyle::take) {
+        taken(action);
+      } else {
+        work_done(action);
+      }
+      break;
+    case Action::Kind::reduce_block:
     case Action::Kind::copy_block:
       work_done(action);
       break;
@@ -128,30 +163,29 @@ void GroupMachine::done(const Action& action) {
 }
 
 std::vector<Rank> GroupMachine::waiting_for(const Words& words) const {
-  std::vector<bool> awaited(options_->members, false);
+  std::vector<bool> waits_for(options_->members, false);
   if (completed_ == entered_) {
     if (entered_ >= options_->window) {
       for (std::uint32_t member = 0; member < options_->members; ++member) {
-        awaited[member] = words.completed(Rank{member}) + options_->window <= entered_;
+        waits_for[member] = words.completed(Rank{member}) + options_->window <= entered_;
       }
     }
   } else {
     const OpenEntry& lowest = open(completed_);
     bool all_entered = true;
     for (std::uint32_t member = 0; member < options_->members; ++member) {
-      awaited[member] = roster_->present(Rank{member}) && words.entered(Rank{member}) <= completed_;
-      all_entered = all_entered && (!awaited[member] || Rank{member} == options_->self);
+      waits_for[member] = roster_->present(Rank{member}) && words.entered(Rank{member}) <= completed_;
+      all_entered = all_entered && (!waits_for[member] || Rank{member} == options_->self);
     }
     for (std::uint32_t block = 0; all_entered && block < lowest.entry.plan.blocks(); ++block) {
-      const std::uint32_t seat = block_seat(lowest.entry.plan, options_->members, block);
-      const Rank owner = roster_->seats().owner(seat);
-      awaited[owner.value()] =
-          awaited[owner.value()] || furthest(words, completed_, block, seat).state != BlockState::distributed;
+      if (const std::optional<Rank> member = awaited(lowest.entry, block, words)) {
+        waits_for[member->value()] = true;
+      }
     }
   }
   std::vector<Rank> result;
   for (std::uint32_t member = 0; member < options_->members; ++member) {
-    if (awaited[member] && Rank{member} != options_->self && roster_->present(Rank{member})) {
+    if (waits_for[member] && Rank{member} != options_->self && roster_->present(Rank{member})) {
       result.push_back(Rank{member});
     }
   }
@@ -220,7 +254,6 @@ membership::GroupStatus GroupMachine::freeze() {
   if (options_->rules.last_op_decided_once) {
     status.departures = roster_->departures();
   }
-  status.failed = roster_->failed();
   return status;
 }
 
@@ -230,13 +263,7 @@ void GroupMachine::install(const membership::GroupResolution& resolution) {
     return;
   }
   auto roster = std::make_shared<Roster>(*roster_);
-  membership::GroupResolution decision = resolution;
-  if (!options_->rules.keep_failed_ranges) {
-    for (membership::FailedRange& range : decision.failed) {
-      range.until = std::min(range.until, entered_);
-    }
-  }
-  const std::vector<Rank> excluded = roster->apply(decision, options_->rules);
+  const std::vector<Rank> excluded = roster->apply(resolution, options_->rules);
   roster_ = std::move(roster);
   view_ = resolution.view;
   frozen_ = false;
@@ -298,8 +325,7 @@ void GroupMachine::append_state(std::vector<std::uint64_t>& state) const {
   add(work_.stage);
   if (work_.stage != Stage::idle) {
     add(work_.sequence << 32 | work_.block);
-    add(std::uint64_t{work_.copied} << 32 | work_.from_scratch << 1 | static_cast<std::uint64_t>(work_.zeros));
-    add(work_.source.value());
+    add(std::uint64_t{work_.copied} << 32 | work_.source.value());
   }
   add(view_.term);
   add(view_.n);
@@ -309,10 +335,10 @@ void GroupMachine::append_state(std::vector<std::uint64_t>& state) const {
     add(departure.slot.value());
     add(roster_->departed_at(departure.slot));
   }
-  for (const membership::FailedRange& range : roster_->failed()) {
-    add(range.from);
-    add(range.until);
-    add(range.culprit_slot.value());
+  for (std::uint64_t sequence = completed_; sequence < entered_; ++sequence) {
+    const Taking& taking = open(sequence).taking;
+    add(std::uint64_t{taking.sources} << 1 | static_cast<std::uint64_t>(taking.announced));
+    add(taking.bytes);
   }
 }
 

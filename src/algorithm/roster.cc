@@ -45,7 +45,6 @@ std::vector<Rank> Roster::apply(const membership::GroupResolution& resolution, c
     departures_.push_back(departure);
     excluded.push_back(*rank);
   }
-  failed_ = resolution.failed;
   return excluded;
 }
 
@@ -67,23 +66,11 @@ std::optional<Rank> Roster::lost(const EntryPlan& plan, std::uint64_t sequence, 
   if (all_present()) {
     return std::nullopt;
   }
-  const bool unrepaired = plan.kind == OpKind::gather || plan.kind == OpKind::scatter;
-  if (unrepaired) {
-    for (const membership::FailedRange& range : failed_) {
-      if (range.from <= sequence && sequence < range.until) {
-        return rank_of(range.culprit_slot).value_or(plan.root);
-      }
-    }
-  }
-  const bool leans_on_root = unrepaired || (plan.kind == OpKind::broadcast && !lowest_member_is_root);
-  if (leans_on_root && !contributes(plan.root, sequence)) {
+  const bool any_root = plan.kind == OpKind::broadcast && lowest_member_is_root;
+  if (is_rooted(plan.kind) && !any_root && !contributes(plan.root, sequence)) {
     return plan.root;
   }
   return std::nullopt;
-}
-
-void Roster::forget_failed_below(std::uint64_t sequence) {
-  std::erase_if(failed_, [sequence](const membership::FailedRange& range) { return range.until <= sequence; });
 }
 
 std::uint64_t Roster::departed_at(Slot slot) const {
