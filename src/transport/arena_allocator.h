@@ -12,6 +12,7 @@
 #include <set>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace closeranks::transport {
 
@@ -29,7 +30,11 @@ class ArenaRanges {
   void insert(ArenaRange range);
   // Takes whatever of the ranges lies in `range` out; returns the bytes taken.
   std::uint64_t erase(ArenaRange range);
-  // Where in the smallest range that has room for it a block of `bytes` at a multiple of `alignment` begins.
+  // The parts of `range` that are in these ranges, and those that are not; each ascending.
+  [[nodiscard]] std::vector<ArenaRange> parts_in(ArenaRange range) const;
+  [[nodiscard]] std::vector<ArenaRange> gaps_in(ArenaRange range) const;
+  // Where in the smallest range that has room for it a block of `bytes` at a multiple of `alignment` (a power of two)
+  // begins.
   [[nodiscard]] std::optional<std::uint64_t> best_fit(std::uint64_t bytes, std::uint64_t alignment) const;
   // The largest range; bytes is 0 when there is none.
   [[nodiscard]] ArenaRange largest() const;
@@ -65,8 +70,8 @@ class ArenaAllocator {
   [[nodiscard]] std::uint64_t block_bytes(std::uint64_t offset) const;
   // The block's range becomes warm. Precondition: block_bytes(offset) > 0.
   void release(std::uint64_t offset);
-  // As release, but `retired` (whole pages within the block) is lost: never handed out again.
-  void retire(ArenaRange retired);
+  // `range` is never handed out again. Precondition: all of it is free.
+  void retire(ArenaRange range);
 
   // A range of warm memory to give back, while more is idle than idle_limit(): the largest ones first, whole huge
   // pages. It is in nobody's hands until given_back() says that it holds no page any more, and is then cold.

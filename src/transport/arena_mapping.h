@@ -14,8 +14,6 @@
 
 namespace closeranks::transport {
 
-inline constexpr std::uint64_t huge_page_bytes = 2ull << 20;
-
 enum class Inheritance : std::uint8_t {
   inherited,  // fork children have it, and core dumps show it: the process's own memory
   withheld,   // neither: another process's memory

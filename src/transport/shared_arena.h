@@ -8,27 +8,20 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 
 #include "base/file_descriptor.h"
 #include "closeranks/ids.h"
 #include "closeranks/shared_memory.h"
 #include "closeranks/status.h"
 #include "transport/arena_allocator.h"
+#include "transport/arena_layout.h"
 #include "transport/arena_mapping.h"
 #include "transport/mapping.h"
 
 namespace closeranks::transport {
-
-struct ArenaIdentity {
-  std::string job;  // first 63 bytes count
-  WorkerId worker;
-  Slot slot;
-};
 
 // Bytes of data for the arena of one of `processes` that map each other's: the machine's memory, less where the
 // address space is limited (RLIMIT_AS, RLIMIT_FSIZE, very many processes). 0: too little is left for an arena to be of
@@ -83,9 +76,9 @@ class OwnArena : public SharedMemory {
  private:
   OwnArena(ArenaIdentity identity, FileDescriptor descriptor, ArenaMapping mapping, std::uint64_t capacity);
   [[nodiscard]] bool in_fork_child() const;
-  [[nodiscard]] bool inside(std::uint64_t offset, std::uint64_t bytes) const;
   void give_back(std::unique_lock<std::mutex>& lock);
-  void retire(std::uint64_t offset, std::uint64_t bytes);
+  void retire(ArenaRange block);
+  void punch(ArenaRange range) const;
 
   ArenaIdentity identity_;
   FileDescriptor descriptor_;
@@ -96,8 +89,8 @@ class OwnArena : public SharedMemory {
   mutable std::mutex mutex_;  // of all below; never taken in a fork child, where another thread may have held it
   ArenaAllocator allocator_;
   bool closed_ = false;
-  ArenaMapping peers_view_;                          // made by the first detach()
-  std::map<std::uint64_t, std::uint64_t> detached_;  // offset -> bytes, whole pages, apart from one another
+  ArenaMapping peers_view_;  // made by the first detach()
+  ArenaRanges detached_;     // whole pages
   std::uint64_t given_back_ = 0;
   // Base of peers_view_, set before the first range is detached: lock-free readers look here first.
   std::atomic<std::byte*> peers_base_{nullptr};
