@@ -7,6 +7,8 @@
 #define CLOSERANKS_COMMUNICATOR_HALF_PRECISION_INL_H_
 #endif
 
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 
 #include "hwy/highway.h"
@@ -17,33 +19,89 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// bfloat16 in float32 vectors. Stores round to nearest even by hand: Highway's demotion truncates on AVX2 and AVX3.
+// bfloat16 is the upper half of a float32, so a vector of words holds two vectors of numbers: those at even places,
+// shifted up, and those at odd places, with the rest cut off. Nothing has to be widened or packed.
+#if HWY_TARGET != HWY_SCALAR
 struct Brain {
   using Element = std::uint16_t;
   using Tag = hn::ScalableTag<float>;
   using Bits = hn::RebindToUnsigned<Tag>;
-  using Half = hn::Rebind<std::uint16_t, Tag>;
-  static HWY_INLINE hn::Vec<Tag> load(const Element* from) {
-    return hn::BitCast(Tag(), hn::ShiftLeft<16>(hn::PromoteTo(Bits(), hn::LoadU(Half(), from))));
+  using Words = hn::Repartition<std::uint16_t, Tag>;
+  struct Vector {
+    hn::Vec<Tag> even;
+    hn::Vec<Tag> odd;
+  };
+  static HWY_INLINE std::size_t lanes() { return hn::Lanes(Words()); }
+  static HWY_INLINE Vector load(const Element* from) {
+    const auto words = hn::BitCast(Bits(), hn::LoadU(Words(), from));
+    return {hn::BitCast(Tag(), hn::ShiftLeft<16>(words)),
+            hn::BitCast(Tag(), hn::And(words, hn::Set(Bits(), 0xffff0000)))};
   }
-  static HWY_INLINE void store(hn::Vec<Tag> value, Element* to) {
+  static HWY_INLINE void store(Vector value, Element* to) {
+    const auto words =
+        hn::Or(hn::ShiftRight<16>(rounded(value.even)), hn::And(rounded(value.odd), hn::Set(Bits(), 0xffff0000)));
+    hn::StoreU(hn::BitCast(Words(), words), Words(), to);
+  }
+  template <class F, class... Vectors>
+  static HWY_INLINE Vector map(F f, Vectors... vectors) {
+    return {f(Tag(), vectors.even...), f(Tag(), vectors.odd...)};
+  }
+  // In the upper half. By hand: Highway's demotion truncates on AVX2 and AVX3.
+  static HWY_INLINE hn::Vec<Bits> rounded(hn::Vec<Tag> value) {
     const Bits bits;
     const auto word = hn::BitCast(bits, value);
     const auto odd = hn::And(hn::ShiftRight<16>(word), hn::Set(bits, 1));
-    const auto rounded = hn::ShiftRight<16>(hn::Add(word, hn::Add(odd, hn::Set(bits, 0x7fff))));
-    const auto result = hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(value)), hn::Set(bits, 0x7fc0), rounded);
-    hn::StoreU(hn::DemoteTo(Half(), hn::BitCast(hn::RebindToSigned<Tag>(), result)), Half(), to);
+    const auto up = hn::Add(word, hn::Add(odd, hn::Set(bits, 0x7fff)));
+    return hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(value)), hn::Set(bits, 0x7fc00000), up);
   }
 };
+#else
+struct Brain {
+  using Element = std::uint16_t;
+  using Tag = hn::ScalableTag<float>;
+  using Vector = hn::Vec<Tag>;
+  static HWY_INLINE std::size_t lanes() { return 1; }
+  static HWY_INLINE Vector load(const Element* from) {
+    return hn::Set(Tag(), std::bit_cast<float>(static_cast<std::uint32_t>(*from) << 16));
+  }
+  static HWY_INLINE void store(Vector value, Element* to) {
+    const auto word = std::bit_cast<std::uint32_t>(hn::GetLane(value));
+    const bool nan = (word & 0x7fffffff) > 0x7f800000;
+    *to = static_cast<Element>(nan ? 0x7fc0 : (word + 0x7fff + (word >> 16 & 1)) >> 16);
+  }
+  template <class F, class... Vectors>
+  static HWY_INLINE Vector map(F f, Vectors... vectors) {
+    return f(Tag(), vectors...);
+  }
+};
+#endif
 
-// IEEE float16 in float32 vectors, in integer arithmetic on every target: the conversion instructions are missing on
-// some, and Highway's replacement truncates and saturates there (SSSE3).
+// IEEE float16 in float32 vectors: by the processor's conversions where all processors of the target have them, in
+// integer arithmetic elsewhere (Highway's own replacement truncates and saturates there).
 struct Ieee {
   using Element = std::uint16_t;
   using Tag = hn::ScalableTag<float>;
+  using Vector = hn::Vec<Tag>;
   using Bits = hn::RebindToUnsigned<Tag>;
   using Half = hn::Rebind<std::uint16_t, Tag>;
 
+  static HWY_INLINE std::size_t lanes() { return hn::Lanes(Tag()); }
+  template <class F, class... Vectors>
+  static HWY_INLINE Vector map(F f, Vectors... vectors) {
+    return f(Tag(), vectors...);
+  }
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  using Number = hn::Rebind<hwy::float16_t, Tag>;
+  static HWY_INLINE Vector load(const Element* from) {
+    return hn::PromoteTo(Tag(), hn::BitCast(Number(), hn::LoadU(Half(), from)));
+  }
+  static HWY_INLINE void store(Vector value, Element* to) {
+    const auto quiet = hn::BitCast(Tag(), hn::Set(Bits(), 0x7fc00000));
+    const auto half = hn::DemoteTo(Number(), hn::IfThenElse(hn::IsNaN(value), quiet, value));
+    hn::StoreU(hn::BitCast(Half(), half), Half(), to);
+  }
+#else
   static HWY_INLINE hn::Vec<Tag> load(const Element* from) {
     const Bits bits;
     const Tag tag;
@@ -85,6 +143,7 @@ struct Ieee {
     result = hn::IfThenElse(hn::RebindMask(bits, hn::IsNaN(value)), hn::Set(bits, 0x7e00), result);
     hn::StoreU(hn::DemoteTo(Half(), hn::BitCast(hn::RebindToSigned<Tag>(), result)), Half(), to);
   }
+#endif
 };
 
 }  // namespace HWY_NAMESPACE

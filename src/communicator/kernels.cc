@@ -1,7 +1,6 @@
 #include "communicator/kernels.h"
 
 #include <algorithm>
-#include <array>
 #include <cfenv>
 #include <cstring>
 #include <string>
@@ -48,32 +47,8 @@ bool is_floating(DType dtype) {
   return dtype == DType::float16 || dtype == DType::bfloat16 || dtype == DType::float32 || dtype == DType::float64;
 }
 
-// Shorter results stay in the caches, whoever reads them when.
+// Shorter copies stay in the caches, whoever reads them when.
 constexpr std::size_t least_streamed = std::size_t{16} * 1024;
-// A streamed reduction makes its result in pieces of this size in the first-level cache, and copies them out from
-// there. A multiple of the longest element and of the vectors.
-constexpr std::size_t piece = std::size_t{4} * 1024;
-
-// Runs `kernel(sources, destination, bytes)` over the whole range: at once, or piece by piece if the result is to be
-// streamed.
-template <class Kernel>
-void placed(std::span<const std::byte* const> sources, std::byte* destination, std::size_t bytes, Reuse reuse,
-            Kernel kernel) {
-  constexpr std::size_t most_sources = 64;
-  if (reuse == Reuse::soon || bytes < least_streamed || sources.size() > most_sources) {
-    kernel(sources.data(), destination, bytes);
-    return;
-  }
-  alignas(64) std::array<std::byte, piece> result;
-  std::array<const std::byte*, most_sources> from;
-  for (std::size_t at = 0; at < bytes; at += piece) {
-    const std::size_t length = std::min(piece, bytes - at);
-    for (std::size_t s = 0; s < sources.size(); ++s) from[s] = sources[s] + at;
-    kernel(from.data(), result.data(), length);
-    stream_with_vectors(destination + at, result.data(), length);
-  }
-}
-
 }  // namespace
 
 Status check_reduction(DType dtype, ReduceOp reduce) {
@@ -104,20 +79,18 @@ Status check_reduction(DType dtype, ReduceOp reduce) {
 }
 
 void reduce(DType dtype, ReduceOp reduce, std::span<const std::byte* const> sources, std::byte* destination,
-            std::size_t bytes, Reuse reuse) {
+            std::size_t bytes) {
   CR_ASSERT(!sources.empty());
   CR_ASSERT(bytes % size_of(dtype) == 0);
   if (reduce == ReduceOp::premul_sum) reduce = ReduceOp::sum;
   const DefaultFloatEnvironment environment;
-  placed(sources, destination, bytes, reuse, [&](const std::byte* const* from, std::byte* to, std::size_t length) {
-    if (reduce_with_vectors(dtype, reduce, from, sources.size(), to, length)) return;
-    if (is_complex(dtype)) return product_of_complex(dtype, from, sources.size(), to, length);
-    mean_of_integers(dtype, from, sources.size(), to, length);
-  });
+  if (reduce_with_vectors(dtype, reduce, sources.data(), sources.size(), destination, bytes)) return;
+  if (is_complex(dtype)) return product_of_complex(dtype, sources.data(), sources.size(), destination, bytes);
+  mean_of_integers(dtype, sources.data(), sources.size(), destination, bytes);
 }
 
 void reduce_weighted(DType dtype, std::span<const std::byte* const> sources, std::span<const double> weights,
-                     std::byte* destination, std::size_t bytes, Reuse reuse) {
+                     std::byte* destination, std::size_t bytes) {
   CR_ASSERT(sources.size() == weights.size() && bytes % size_of(dtype) == 0);
   if (sources.empty()) {
     std::memset(destination, 0, bytes);
@@ -125,27 +98,23 @@ void reduce_weighted(DType dtype, std::span<const std::byte* const> sources, std
   }
   const auto differs = [&](double weight) { return weight != weights.front(); };
   if (std::none_of(weights.begin(), weights.end(), differs)) {
-    reduce(dtype, ReduceOp::avg, sources, destination, bytes, reuse);
+    reduce(dtype, ReduceOp::avg, sources, destination, bytes);
     return;
   }
   double total = 0;
   for (const double weight : weights) total += weight;
   const DefaultFloatEnvironment environment;
-  placed(sources, destination, bytes, reuse, [&](const std::byte* const* from, std::byte* to, std::size_t length) {
-    if (scale_with_vectors(dtype, from, weights.data(), sources.size(), &total, to, length)) return;
-    weigh_integers(dtype, from, weights.data(), sources.size(), to, length);
-  });
+  if (scale_with_vectors(dtype, sources.data(), weights.data(), sources.size(), &total, destination, bytes)) return;
+  weigh_integers(dtype, sources.data(), weights.data(), sources.size(), destination, bytes);
 }
 
 void reduce_scaled(DType dtype, std::span<const std::byte* const> sources, std::span<const double> factors,
-                   std::byte* destination, std::size_t bytes, Reuse reuse) {
+                   std::byte* destination, std::size_t bytes) {
   CR_ASSERT(!sources.empty());
   CR_ASSERT(sources.size() == factors.size() && bytes % size_of(dtype) == 0);
   const DefaultFloatEnvironment environment;
-  placed(sources, destination, bytes, reuse, [&](const std::byte* const* from, std::byte* to, std::size_t length) {
-    if (scale_with_vectors(dtype, from, factors.data(), sources.size(), nullptr, to, length)) return;
-    scale_integers(dtype, from, factors.data(), sources.size(), to, length);
-  });
+  if (scale_with_vectors(dtype, sources.data(), factors.data(), sources.size(), nullptr, destination, bytes)) return;
+  scale_integers(dtype, sources.data(), factors.data(), sources.size(), destination, bytes);
 }
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Reuse reuse) {

@@ -26,14 +26,18 @@ template <class T>
 struct Native {
   using Element = T;
   using Tag = hn::ScalableTag<T>;
-  static HWY_INLINE hn::Vec<Tag> load(const Element* from) { return hn::LoadU(Tag(), from); }
-  static HWY_INLINE void store(hn::Vec<Tag> value, Element* to) { hn::StoreU(value, Tag(), to); }
+  using Vector = hn::Vec<Tag>;
+  static HWY_INLINE std::size_t lanes() { return hn::Lanes(Tag()); }
+  static HWY_INLINE Vector load(const Element* from) { return hn::LoadU(Tag(), from); }
+  static HWY_INLINE void store(Vector value, Element* to) { hn::StoreU(value, Tag(), to); }
+  template <class F, class... Vectors>
+  static HWY_INLINE Vector map(F f, Vectors... vectors) {
+    return f(Tag(), vectors...);
+  }
 };
 // Any non-zero byte is true, and results are 0 or 1.
 struct Truth : Native<std::uint8_t> {
-  static HWY_INLINE hn::Vec<Tag> load(const Element* from) {
-    return hn::Min(hn::LoadU(Tag(), from), hn::Set(Tag(), 1));
-  }
+  static HWY_INLINE Vector load(const Element* from) { return hn::Min(hn::LoadU(Tag(), from), hn::Set(Tag(), 1)); }
 };
 
 // Four columns of vectors at a time, so that the additions of one do not wait for those of the other.
@@ -41,46 +45,51 @@ template <class Memory, class Prepare, class Combine, class Finish>
 void columns(const std::byte* const* sources, std::size_t source_count, std::byte* destination, std::size_t bytes,
              Prepare prepare, Combine combine, Finish finish) {
   using Element = typename Memory::Element;
-  const typename Memory::Tag tag;
-  const std::size_t lanes = hn::Lanes(tag);
+  using Vector = typename Memory::Vector;
+  const std::size_t lanes = Memory::lanes();
   const std::size_t count = bytes / sizeof(Element);
   auto* out = reinterpret_cast<Element*>(destination);
   const auto source = [sources](std::size_t s) { return reinterpret_cast<const Element*>(sources[s]); };
+  const auto load = [prepare](const Element* from, std::size_t s) HWY_ATTR -> Vector {
+    return Memory::map([prepare, s](auto tag, auto value) HWY_ATTR { return prepare(tag, value, s); },
+                       Memory::load(from));
+  };
+  const auto store = [finish](Vector value, Element* to) HWY_ATTR { Memory::store(Memory::map(finish, value), to); };
   std::size_t at = 0;
   for (; at + 4 * lanes <= count; at += 4 * lanes) {
     const Element* from = source(0) + at;
-    auto a = prepare(tag, Memory::load(from), 0);
-    auto b = prepare(tag, Memory::load(from + lanes), 0);
-    auto c = prepare(tag, Memory::load(from + 2 * lanes), 0);
-    auto d = prepare(tag, Memory::load(from + 3 * lanes), 0);
+    auto a = load(from, 0);
+    auto b = load(from + lanes, 0);
+    auto c = load(from + 2 * lanes, 0);
+    auto d = load(from + 3 * lanes, 0);
     for (std::size_t s = 1; s < source_count; ++s) {
       from = source(s) + at;
-      a = combine(tag, a, prepare(tag, Memory::load(from), s));
-      b = combine(tag, b, prepare(tag, Memory::load(from + lanes), s));
-      c = combine(tag, c, prepare(tag, Memory::load(from + 2 * lanes), s));
-      d = combine(tag, d, prepare(tag, Memory::load(from + 3 * lanes), s));
+      a = Memory::map(combine, a, load(from, s));
+      b = Memory::map(combine, b, load(from + lanes, s));
+      c = Memory::map(combine, c, load(from + 2 * lanes, s));
+      d = Memory::map(combine, d, load(from + 3 * lanes, s));
     }
-    Memory::store(finish(tag, a), out + at);
-    Memory::store(finish(tag, b), out + at + lanes);
-    Memory::store(finish(tag, c), out + at + 2 * lanes);
-    Memory::store(finish(tag, d), out + at + 3 * lanes);
+    store(a, out + at);
+    store(b, out + at + lanes);
+    store(c, out + at + 2 * lanes);
+    store(d, out + at + 3 * lanes);
   }
   for (; at + lanes <= count; at += lanes) {
-    auto a = prepare(tag, Memory::load(source(0) + at), 0);
-    for (std::size_t s = 1; s < source_count; ++s) a = combine(tag, a, prepare(tag, Memory::load(source(s) + at), s));
-    Memory::store(finish(tag, a), out + at);
+    auto a = load(source(0) + at, 0);
+    for (std::size_t s = 1; s < source_count; ++s) a = Memory::map(combine, a, load(source(s) + at, s));
+    store(a, out + at);
   }
   if (at == count) return;
   // The tail in a padded vector: the same instructions, so the same bits as in the body.
   Element padded[HWY_MAX_BYTES / sizeof(Element)] = {};
   const std::size_t rest = (count - at) * sizeof(Element);
   std::memcpy(padded, source(0) + at, rest);
-  auto a = prepare(tag, Memory::load(padded), 0);
+  auto a = load(padded, 0);
   for (std::size_t s = 1; s < source_count; ++s) {
     std::memcpy(padded, source(s) + at, rest);
-    a = combine(tag, a, prepare(tag, Memory::load(padded), s));
+    a = Memory::map(combine, a, load(padded, s));
   }
-  Memory::store(finish(tag, a), padded);
+  store(a, padded);
   std::memcpy(out + at, padded, rest);
 }
 

@@ -1,5 +1,5 @@
 // An element's bits depend on its sources alone: not on its place, the range's length, alignment, the instruction set,
-// the thread's floating-point modes, or where the result goes.
+// or the thread's floating-point modes.
 #include <gtest/gtest.h>
 #include <xmmintrin.h>
 
@@ -103,42 +103,6 @@ TEST(Kernels, AnyAlignmentOfSourcesAndResult) {
       ASSERT_EQ(without_nans(dtype, result), expected) << name << ' ' << shift;
     }
   });
-}
-
-TEST(Kernels, AResultPastTheCachesIsTheSame) {
-  for_every_pair([](DType dtype, ReduceOp op, const std::string& name) {
-    const std::size_t bytes = size_of(dtype) * (100'000 / size_of(dtype)) + size_of(dtype) * 3;
-    const auto inputs = random_bytes(3, bytes, 67);
-    const auto sources = pointers(inputs);
-    const std::array<double, 3> weights{1, 2, 0.3};
-    const auto run = [&](std::byte* to, Reuse reuse) {
-      if (op == ReduceOp::premul_sum) return reduce_scaled(dtype, sources, weights, to, bytes, reuse);
-      if (op == ReduceOp::avg) return reduce_weighted(dtype, sources, weights, to, bytes, reuse);
-      reduce(dtype, op, sources, to, bytes, reuse);
-    };
-    for (const std::size_t shift : {std::size_t{0}, size_of(dtype)}) {
-      std::vector<std::uint8_t> near(bytes + shift + 1, 0xee);
-      std::vector<std::uint8_t> far(bytes + shift + 1, 0xee);
-      run(reinterpret_cast<std::byte*>(near.data() + shift), Reuse::soon);
-      run(reinterpret_cast<std::byte*>(far.data() + shift), Reuse::late);
-      ASSERT_EQ(far.back(), 0xee) << "written past the end";
-      near.erase(near.begin(), near.begin() + static_cast<std::ptrdiff_t>(shift));
-      far.erase(far.begin(), far.begin() + static_cast<std::ptrdiff_t>(shift));
-      near.pop_back();
-      far.pop_back();
-      ASSERT_EQ(without_nans(dtype, far), without_nans(dtype, near)) << name;
-    }
-  });
-}
-
-// More than a streamed result's piece keeps pointers for.
-TEST(Kernels, OfManySources) {
-  constexpr std::size_t members = 100;
-  const std::vector<std::vector<float>> inputs(members, std::vector<float>(10'000, 0.5f));
-  std::vector<float> result(10'000);
-  reduce(DType::float32, ReduceOp::sum, pointers(inputs), reinterpret_cast<std::byte*>(result.data()), 40'000,
-         Reuse::late);
-  EXPECT_EQ(result, std::vector<float>(10'000, 50.0f));
 }
 
 TEST(Kernels, FlushToZeroOfTheCallingThreadDoesNotMatter) {
