@@ -247,9 +247,7 @@ membership::GroupStatus GroupMachine::freeze() {
   status.epoch = epoch_;
   status.base = base_;
   if (failure_) {
-    // Everybody finds the same mismatch: that entry has its outcome. What this member alone gave up on has none: the
-    // others may still have to fail it.
-    status.completed = failure_->outcome == Fault::mismatch ? failure_->from + 1 : std::min(failure_->from, completed_);
+    status.completed = std::min(failure_->from, completed_);  // a group whose ops have failed is not idle
   }
   if (options_->rules.last_op_decided_once) {
     status.departures = roster_->departures();
