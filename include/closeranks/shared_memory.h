@@ -7,8 +7,8 @@
 
 namespace closeranks {
 
-// The process's shared arena. Any thread. In a fork child of the process that made it: blocks stay readable and
-// writable (they are the parent's: a write is seen there), allocate() has no room, release() does nothing.
+// The process's shared arena. Any thread. In a fork child of the process that made it, blocks stay readable and
+// writable (the child's writes are its own), allocate() has no room, and release() does nothing.
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
@@ -27,6 +27,7 @@ class SharedMemory {
     std::uint64_t capacity_bytes = 0;  // address space, 0: no arena; memory is taken as pages are touched
     std::uint64_t in_use_bytes = 0;    // of blocks not yet released, in whole pages
     std::uint64_t blocks = 0;          // not yet released
+    std::uint64_t held_bytes = 0;      // part of in_use_bytes: released, kept for fork children that inherited it
     std::uint64_t idle_bytes = 0;      // released and kept for the next blocks
     std::uint64_t resident_bytes =
         0;  // memory that the system has given: at most in use + idle, small deviations apart

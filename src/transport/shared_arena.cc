@@ -2,46 +2,27 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <new>
 #include <utility>
 #include <vector>
 
 #include "base/assert.h"
 #include "base/log.h"
+#include "transport/arena_capacity.h"
 
 namespace closeranks::transport {
 namespace {
 
-// Less is no arena: it would be full with the first model.
-constexpr std::uint64_t least_capacity = 64ull << 20;
 constexpr std::uint64_t page = ArenaAllocator::page_bytes;
 
 std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { return value / unit * unit; }
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return round_down(value + unit - 1, unit); }
-
-// Address space this process may still take under RLIMIT_AS; nullopt: as much as it likes.
-std::optional<std::uint64_t> address_space_left() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-    return std::nullopt;
-  }
-  std::uint64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  const std::uint64_t used = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
-}
-
-void say_without_arena(const std::string& why) {
-  log::warning("no shared arena: " + why + ". Collectives copy every tensor through their staging memory");
-}
 
 // Every page of [begin, begin + bytes) of a private file mapping becomes this process's own copy. By a store that
 // changes nothing, so that stores of other threads are kept.
@@ -58,42 +39,6 @@ void take_private_copies(std::byte* begin, std::uint64_t bytes) {
 
 }  // namespace
 
-std::uint64_t arena_capacity(std::uint32_t processes) {
-  processes = std::max(processes, 1u);
-  const auto physical =
-      static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  std::uint64_t capacity = std::min(round_up(physical, huge_page_bytes), arena_address_budget / processes);
-  std::string limit = "the machine has too little memory for one";
-  // Half of what is left, for the arenas of all and for the second view of its own that a failed op may need.
-  if (const auto left = address_space_left(); left.has_value() && *left / 2 / (processes + 1) < capacity) {
-    capacity = *left / 2 / (processes + 1);
-    limit = "the address space of this process is limited (ulimit -v)";
-  }
-  rlimit file{};
-  if (::getrlimit(RLIMIT_FSIZE, &file) == 0 && file.rlim_cur != RLIM_INFINITY &&
-      file.rlim_cur < capacity + arena_data_offset) {
-    capacity = file.rlim_cur > arena_data_offset ? file.rlim_cur - arena_data_offset : 0;
-    limit = "the size of files is limited (ulimit -f), and with it that of shared memory";
-  }
-  if (::sysconf(_SC_PAGESIZE) != static_cast<long>(page)) {
-    capacity = 0;
-    limit = "pages of this machine are not of " + std::to_string(page) + " bytes";
-  }
-  if (capacity < least_capacity) {
-    say_without_arena(limit);
-    return 0;
-  }
-  return round_down(capacity, huge_page_bytes);
-}
-
-OwnArena::OwnArena(ArenaIdentity identity, FileDescriptor descriptor, ArenaMapping mapping, std::uint64_t capacity)
-    : identity_(std::move(identity)),
-      descriptor_(std::move(descriptor)),
-      mapping_(std::move(mapping)),
-      capacity_(capacity),
-      process_(::getpid()),
-      allocator_(arena_data_offset, capacity) {}
-
 Result<std::shared_ptr<OwnArena>> OwnArena::create(const ArenaIdentity& identity, std::uint64_t capacity) {
   capacity = round_up(capacity, huge_page_bytes);
   while (true) {
@@ -109,7 +54,7 @@ Result<std::shared_ptr<OwnArena>> OwnArena::create(const ArenaIdentity& identity
         return mapping.status();
       }
       capacity = round_down(capacity / 2, huge_page_bytes);
-      if (capacity < least_capacity) {
+      if (capacity < least_arena_capacity) {
         capacity = 0;
         say_without_arena(mapping.status().message());
       }
@@ -118,13 +63,6 @@ Result<std::shared_ptr<OwnArena>> OwnArena::create(const ArenaIdentity& identity
     new (mapping.value().data()) ArenaHeader(make_arena_header(identity, arena_data_offset + capacity));
     return std::shared_ptr<OwnArena>(
         new OwnArena(identity, std::move(descriptor.value()), std::move(mapping.value()), capacity));
-  }
-}
-
-OwnArena::~OwnArena() {
-  if (in_fork_child()) {
-    // Closed at the fork; the number may be another file by now.
-    static_cast<void>(descriptor_.release());
   }
 }
 
@@ -138,8 +76,13 @@ std::byte* OwnArena::allocate(std::size_t bytes) {
   if (closed_) {
     return nullptr;
   }
+  release_held();
   const auto offset = allocator_.allocate(bytes);
-  return offset.has_value() ? mapping_.data() + *offset : nullptr;
+  if (!offset.has_value()) {
+    return nullptr;
+  }
+  born_.emplace(*offset, children_.forks());
+  return mapping_.data() + *offset;
 }
 
 void OwnArena::release(std::byte* block) {
@@ -147,12 +90,36 @@ void OwnArena::release(std::byte* block) {
     return;
   }
   std::unique_lock lock(mutex_);
+  release_held();
   const auto offset = static_cast<std::uint64_t>(block - mapping_.data());
-  const std::uint64_t bytes = allocator_.block_bytes(offset);
-  CR_ASSERT(bytes != 0);
-  allocator_.release(offset);
-  retire({offset, bytes});
+  const auto born = born_.find(offset);
+  CR_ASSERT(born != born_.end());
+  if (children_.any_since(born->second)) {
+    held_.push_back({offset, born->second});
+  } else {
+    free_block(offset);
+  }
+  born_.erase(born);
   give_back(lock);
+}
+
+// What children that have ended meanwhile were the last to need.
+void OwnArena::release_held() {
+  if (children_.forget_ended()) {
+    std::erase_if(held_, [this](const Held& held) {
+      if (children_.any_since(held.born)) {
+        return false;
+      }
+      free_block(held.offset);
+      return true;
+    });
+  }
+}
+
+void OwnArena::free_block(std::uint64_t offset) {
+  const ArenaRange block{offset, allocator_.block_bytes(offset)};
+  allocator_.release(offset);
+  retire(block);
 }
 
 // Detached pages of a block that is released: nobody sees them any more, here or (the block's ops have ended) there.
@@ -192,7 +159,10 @@ SharedMemory::Usage OwnArena::usage() const {
   }
   const std::lock_guard lock(mutex_);
   usage.in_use_bytes = allocator_.in_use_bytes();
-  usage.blocks = allocator_.blocks();
+  usage.blocks = born_.size();
+  for (const Held& held : held_) {
+    usage.held_bytes += allocator_.block_bytes(held.offset);
+  }
   usage.idle_bytes = allocator_.idle_bytes();
   usage.given_back_bytes = given_back_;
   usage.retired_bytes = allocator_.retired_bytes();

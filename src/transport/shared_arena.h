@@ -17,18 +17,20 @@
 #include "closeranks/shared_memory.h"
 #include "closeranks/status.h"
 #include "transport/arena_allocator.h"
+#include "transport/arena_capacity.h"
 #include "transport/arena_layout.h"
 #include "transport/arena_mapping.h"
+#include "transport/fork_children.h"
 #include "transport/mapping.h"
 
 namespace closeranks::transport {
 
-// Bytes of data for the arena of one of `processes` that map each other's: the machine's memory, less where the
-// address space is limited (RLIMIT_AS, RLIMIT_FSIZE, very many processes). 0: too little is left for an arena to be of
-// use; the reason is logged.
-std::uint64_t arena_capacity(std::uint32_t processes);
-
 // This process's own arena. Any thread, except where a function says more.
+//
+// A fork child has the arena's pages as a private mapping of the same memory: it reads what was there at the fork (and
+// what its parent writes later), and its own writes are its own, so that it can disturb no collective. A block that is
+// released while children are there which were forked from it is kept for them. It has no descriptor, and can allocate
+// nothing.
 class OwnArena : public SharedMemory {
  public:
   // `capacity` in bytes of data, rounded up to huge pages. When the system refuses that much address space, the arena
@@ -76,6 +78,12 @@ class OwnArena : public SharedMemory {
  private:
   OwnArena(ArenaIdentity identity, FileDescriptor descriptor, ArenaMapping mapping, std::uint64_t capacity);
   [[nodiscard]] bool in_fork_child() const;
+  friend struct LiveArenas;
+  void before_fork();
+  void after_fork_in_parent();
+  void after_fork_in_child();
+  void release_held();
+  void free_block(std::uint64_t offset);
   void give_back(std::unique_lock<std::mutex>& lock);
   void retire(ArenaRange block);
   void punch(ArenaRange range) const;
@@ -86,9 +94,16 @@ class OwnArena : public SharedMemory {
   std::uint64_t capacity_ = 0;
   int process_ = 0;
 
-  mutable std::mutex mutex_;  // of all below; never taken in a fork child, where another thread may have held it
+  mutable std::mutex mutex_;  // of all below
   ArenaAllocator allocator_;
   bool closed_ = false;
+  ForkChildren children_;
+  std::unordered_map<std::uint64_t, std::uint64_t> born_;  // offset of each block in use -> forks at its allocation
+  struct Held {
+    std::uint64_t offset = 0;
+    std::uint64_t born = 0;
+  };
+  std::vector<Held> held_;   // released, but inherited by children that are still there
   ArenaMapping peers_view_;  // made by the first detach()
   ArenaRanges detached_;     // whole pages
   std::uint64_t given_back_ = 0;
