@@ -56,6 +56,22 @@ TEST(Golden, LifeHeader) {
   EXPECT_EQ(front_of(life.value()->descriptor(), 128, {36, 44}), golden("life_header"));
 }
 
+TEST(Golden, WaitBoard) {
+  auto life = OwnLife::create({"job", WorkerId(7), Slot(2)}, watchers_of(4));
+  ASSERT_TRUE(life.ok());
+  OwnWaitBoard& board = life.value()->own_wait_board();
+  const WaitKey awaited{WorkerId(3), 9, 7};
+  const auto taken = board.take(4711);
+  board.tell(*taken, true, {awaited, {WorkerId(5), 2, 0}}, "barrier #0 of group 'tp'");
+  board.declare(
+      {GroupKey(0xfeed), 1, 5, {awaited, {WorkerId(7), 1, 0}}, "rank 2 waits for rank 1, which waits for rank 2"});
+  std::string bytes(sizeof(WaitBoardWords), '\0');
+  ASSERT_EQ(::pread(life.value()->descriptor().get(), bytes.data(), bytes.size(), 4096),
+            static_cast<ssize_t>(bytes.size()));
+  EXPECT_EQ(bytes.substr(0, sizeof(WaitRecordWords)), golden("wait_record"));
+  EXPECT_EQ(bytes.substr(wait_records * sizeof(WaitRecordWords), sizeof(WaitVerdictWords)), golden("wait_verdict"));
+}
+
 TEST(Golden, Frames) {
   const std::string token = "0123456789abcdef";
   Challenge challenge;
