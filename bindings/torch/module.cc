@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "arena_allocator.h"
 #include "backend.h"
 #include "contributors_hook.h"
 #include "failure.h"
@@ -139,6 +140,7 @@ PYBIND11_MODULE(_closeranks, module) {
   bind_finished_op(module);
   bind_backend(module);
   bind_session(module);
+  bind_shared_memory(module);
   module.def("create_backend", &create_backend, py::arg("options"), py::arg("settings"), py::arg("world_rank"),
              py::arg("world_size"), py::call_guard<py::gil_scoped_release>());
   module.def(
