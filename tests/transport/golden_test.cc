@@ -11,6 +11,7 @@
 #include "transport/life.h"
 #include "transport/segment.h"
 #include "transport/segment_frames.h"
+#include "transport/shared_arena.h"
 
 namespace closeranks::transport {
 namespace {
@@ -70,6 +71,12 @@ TEST(Golden, WaitBoard) {
             static_cast<ssize_t>(bytes.size()));
   EXPECT_EQ(bytes.substr(0, sizeof(WaitRecordWords)), golden("wait_record"));
   EXPECT_EQ(bytes.substr(wait_records * sizeof(WaitRecordWords), sizeof(WaitVerdictWords)), golden("wait_verdict"));
+}
+
+TEST(Golden, ArenaHeader) {
+  auto arena = OwnArena::create({"job", WorkerId(7), Slot(2)}, 64 * 1024 * 1024);
+  ASSERT_TRUE(arena.ok());
+  EXPECT_EQ(front_of(arena.value()->descriptor(), 128, {44}), golden("arena_header"));
 }
 
 TEST(Golden, Frames) {
