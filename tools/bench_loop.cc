@@ -116,6 +116,7 @@ class Session {
     words >> runs;
     if (verb == "round") return round(found->second, runs);
     if (verb == "singles") return singles(found->second, runs);
+    if (verb == "storm") return storm(found->second, runs);
     if (verb == "explain") return "ok " + found->second.work->explain();
     return "no '" + verb + "' is no command";
   }
@@ -183,27 +184,45 @@ class Session {
   }
 
   std::string round(const Prepared& prepared, std::size_t runs) {
-    library_.barrier();
-    const Clock::time_point start = Clock::now();
-    for (std::size_t i = 0; i < runs; ++i) prepared.work->run();
-    const std::chrono::duration<double> seconds = Clock::now() - start;
+    std::chrono::duration<double> seconds{0};
+    if (prepared.shape.apart()) {
+      for (std::size_t i = 0; i < runs; ++i) seconds += one(prepared);
+    } else {
+      library_.barrier();
+      const Clock::time_point start = Clock::now();
+      for (std::size_t i = 0; i < runs; ++i) prepared.work->run();
+      seconds = Clock::now() - start;
+    }
     library_.barrier();  // what a peer still needs of this process is given before it sleeps
     return "ok " + text(seconds.count() / static_cast<double>(runs * prepared.shape.ops_per_run()));
+  }
+
+  std::chrono::duration<double> one(const Prepared& prepared) {
+    if (prepared.shape.apart()) library_.barrier();
+    const Clock::time_point start = Clock::now();
+    prepared.work->run();
+    return Clock::now() - start;
   }
 
   std::string singles(const Prepared& prepared, std::size_t runs) {
     library_.barrier();
     std::vector<double> times(runs);
-    Clock::time_point before = Clock::now();
-    for (std::size_t i = 0; i < runs; ++i) {
-      prepared.work->run();
-      const Clock::time_point now = Clock::now();
-      times[i] = std::chrono::duration<double>(now - before).count() / prepared.shape.ops_per_run();
-      before = now;
-    }
+    for (double& seconds : times) seconds = one(prepared).count() / prepared.shape.ops_per_run();
     library_.barrier();
     std::string answer = "ok";
     for (const double seconds : times) answer += " " + text(seconds);
+    return answer;
+  }
+
+  // Survivors end with the same op: contributors are agreed on.
+  static std::string storm(const Prepared& prepared, std::size_t runs) {
+    std::string answer = "ok";
+    for (std::size_t i = 0; i < runs; ++i) {
+      prepared.work->run();
+      const auto now = std::chrono::system_clock::now().time_since_epoch();
+      answer += " " + std::to_string(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+      if (prepared.work->contributors() < prepared.shape.ranks) break;
+    }
     return answer;
   }
 

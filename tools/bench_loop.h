@@ -7,6 +7,7 @@
 //   prepare ID OP BYTES MEMORY VARIANT   ok MEMORY       buffers, one checked run; the memory that it really is
 //   round ID RUNS                        ok S            seconds per op of RUNS runs, after a barrier
 //   singles ID RUNS                      ok S S...       the same, each run on its own clock
+//   storm ID RUNS                        ok NS...        runs until a member is missing; when each ended, Unix time
 //   explain ID                           ok TEXT         which way was taken and why
 //   release                              ok              all that was prepared goes
 //   end                                  ok              the process ends
@@ -30,6 +31,8 @@ class Work {
   // Why the last run did nothing of use: a peer's variant that does not work for this size or number of processes.
   [[nodiscard]] virtual std::string trouble() const { return ""; }
   [[nodiscard]] virtual std::string explain() const { return ""; }
+  // Members whose input is in the result of the last run.
+  [[nodiscard]] virtual std::uint32_t contributors() const { return 0; }
 };
 
 // A library that is measured, on one thread.

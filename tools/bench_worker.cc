@@ -66,6 +66,9 @@ class Collective : public Work {
     const Status status = group_.run(call_);
     if (!status.ok()) fail(status.message());
   }
+  [[nodiscard]] std::uint32_t contributors() const override {
+    return static_cast<std::uint32_t>(group_.last_contributors().slots_in_all.size());
+  }
 
  private:
   Communicator& group_;

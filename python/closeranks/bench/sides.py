@@ -82,14 +82,24 @@ class Side:
 
     def command(self, line: str) -> list[list[str]]:
         """Gives all processes the same command; the words each answers after "ok". Raises Refusal, BenchError."""
-        connections = [connection for connection in self.connections if connection is not None]
-        with contextlib.suppress(OSError):  # one that is gone answers nothing, below
-            for connection in connections:
-                connection.say(line)
+        self.begin(line)
+        return list(self.answers(line).values())
+
+    def begin(self, line: str) -> None:
+        """Gives the command and does not wait: answers() does."""
+        for connection in self.connections:
+            with contextlib.suppress(OSError):  # one that is gone gives no answer, later
+                if connection is not None:
+                    connection.say(line)
+
+    def answers(self, line: str, without: int | None = None) -> dict[int, list[str]]:
+        """By rank, what the processes answer to `line`; of the process `without` none is expected."""
         deadline = time.monotonic() + ANSWER_S
-        answers = []
+        answers = {}
         refusals = []
-        for rank, connection in enumerate(connections):
+        for rank, connection in enumerate(self.connections):
+            if connection is None or rank == without:
+                continue
             try:
                 answer = connection.hear(deadline)
             except TimeoutError:
@@ -103,7 +113,7 @@ class Side:
                 raise BenchError(f"rank {rank} of {self.name}: {rest}")
             if kind == "no":
                 refusals.append(rest)
-            answers.append(rest.split())
+            answers[rank] = rest.split()
         if refusals:
             raise Refusal(refusals[0])
         return answers

@@ -22,8 +22,14 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from closeranks.bench import ddp_step as ddp
+
 # What loopback TCP is fastest with; this machine's default may be far slower (bbr: a quarter of it).
 FAST_CONGESTION = (b"cubic", b"reno")
+# A member may leave these before the others have come: each run starts after a barrier (tools/bench_shape.h).
+APART = ("reduce", "broadcast", "gather", "scatter")
+# A product of two matrices this large takes some milliseconds: what a worker is busy with between two ops of a storm.
+BUSY_SIDE = 768
 
 
 @dataclass
@@ -116,15 +122,35 @@ def call_of(shape: Shape, inputs: torch.Tensor, outputs: torch.Tensor, variant: 
     return calls[op]
 
 
+@dataclass
+class Prepared:
+    """An op ready to run."""
+
+    call: Callable[[], Any]
+    ops_per_run: int
+    apart: bool
+
+    def one(self) -> float:
+        """Seconds of one run."""
+        if self.apart:
+            dist.barrier()
+        start = time.perf_counter()
+        self.call()
+        return time.perf_counter() - start
+
+
 class Worker:
     """What is prepared, by its identity."""
 
     def __init__(self) -> None:
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self.prepared: dict[str, tuple[Callable[[], Any], int]] = {}
+        self.prepared: dict[str, Prepared] = {}
 
     def prepare(self, identity: str, op: str, bytes_: str, memory: str, variant: str) -> str:
         del memory  # torch's own allocator says where tensors lie
+        if op == "ddp":
+            self.prepared[identity] = Prepared(ddp.training_step(int(bytes_), variant), 1, False)
+            return "ok torch"
         shape = shape_of(op, int(bytes_), self.ranks, self.rank)
         outputs = torch.zeros(shape.outputs)
         inputs = outputs if shape.in_place else torch.zeros(shape.inputs)
@@ -141,32 +167,45 @@ class Worker:
         # Repeated sums leave zeros as they are.
         outputs.zero_()
         inputs.zero_()
-        self.prepared[identity] = call, 2 if op == "send_recv" else 1
+        self.prepared[identity] = Prepared(call, 2 if op == "send_recv" else 1, op in APART)
         return "ok torch"
 
     def round(self, identity: str, runs: str) -> str:
-        call, ops_per_run = self.prepared[identity]
+        prepared = self.prepared[identity]
         count = int(runs)
+        if prepared.apart:
+            seconds = sum(prepared.one() for _ in range(count))
+        else:
+            call = prepared.call
+            dist.barrier()
+            start = time.perf_counter()
+            for _ in range(count):
+                call()
+            seconds = time.perf_counter() - start
         dist.barrier()
-        start = time.perf_counter()
-        for _ in range(count):
-            call()
-        seconds = (time.perf_counter() - start) / (count * ops_per_run)
-        dist.barrier()
-        return f"ok {seconds:.4e}"
+        return f"ok {seconds / (count * prepared.ops_per_run):.4e}"
 
     def singles(self, identity: str, runs: str) -> str:
-        call, ops_per_run = self.prepared[identity]
+        prepared = self.prepared[identity]
         dist.barrier()
-        times = []
-        before = time.perf_counter()
-        for _ in range(int(runs)):
-            call()
-            now = time.perf_counter()
-            times.append((now - before) / ops_per_run)
-            before = now
+        times = [prepared.one() / prepared.ops_per_run for _ in range(int(runs))]
         dist.barrier()
         return "ok " + " ".join(f"{seconds:.4e}" for seconds in times)
+
+    def storm(self, identity: str, runs: str) -> str:
+        """Computes and communicates in turn until a member is missing; when each op ended, in Unix nanoseconds."""
+        from closeranks import last_contributors  # noqa: PLC0415 - Gloo's processes do without
+
+        prepared = self.prepared[identity]
+        left, right = torch.randn(BUSY_SIDE, BUSY_SIDE), torch.randn(BUSY_SIDE, BUSY_SIDE)
+        ended = []
+        for _ in range(int(runs)):
+            torch.mm(left, right)
+            prepared.call()
+            ended.append(time.time_ns())
+            if len(last_contributors()) < self.ranks:
+                break
+        return "ok " + " ".join(map(str, ended))
 
     def release(self) -> str:
         self.prepared.clear()
