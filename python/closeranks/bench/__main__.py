@@ -29,7 +29,7 @@ def other(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    arguments = command_line.parser().parse_args()
+    arguments = command_line.parser().of(sys.argv[1:])
     found: list[dict[str, Any]]
     try:
         if arguments.op in command_line.OTHERS:

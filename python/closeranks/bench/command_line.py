@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,13 +20,19 @@ MOST_PROCESSES = 64
 class Parser(argparse.ArgumentParser):
     """Says one sentence about what is wrong, instead of the usage."""
 
+    def of(self, words: Sequence[str]) -> argparse.Namespace:
+        """The words understood; or the sentence on stderr, and SystemExit(2)."""
+        known = [name for action in self._actions for name in action.option_strings]
+        # Before argparse takes the value of a flag that it does not know for the op.
+        for flag in (word.partition("=")[0] for word in words):
+            if flag.startswith("-") and flag not in known:
+                self.error(f"{flag} is not a flag of {self.prog}{meant(flag, known, '--help lists them')}")
+        return self.parse_args(words)
+
     def error(self, message: str) -> NoReturn:
-        flag = message.removeprefix("unrecognized arguments: ").split()[0] if "unrecognized" in message else ""
-        if flag.startswith("-"):
-            known = [name for action in self._actions for name in action.option_strings]
-            message = f"{flag} is not a flag of {self.prog}{meant(flag, known, '--help lists them')}"
-        elif flag:
-            message = f"'{flag}' is one word too many; one op is measured at a time"
+        if message.startswith("unrecognized arguments: "):
+            word = message.removeprefix("unrecognized arguments: ").split()[0]
+            message = f"'{word}' is one word too many; one op is measured at a time"
         message = message.removeprefix("argument ")
         print(f"{self.prog}: {message}", file=sys.stderr)
         raise SystemExit(2)
