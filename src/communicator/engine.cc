@@ -67,7 +67,10 @@ class CommunicatorHandle final : public Communicator {
     if (core().in_fork_child()) return std::make_shared<DeadOp>();
     return core().issue(group(), std::move(call), driver_);
   }
-  Status run(const Call& call) override { return issue(call)->wait(std::chrono::milliseconds{0}); }
+  Status run(const Call& call) override {
+    if (core().in_fork_child()) return ForkGuard::status();
+    return core().run(group(), call);
+  }
   [[nodiscard]] const GroupOptions& options() const override { return options_; }
   [[nodiscard]] Rank rank() const override { return group().rank(); }
   [[nodiscard]] std::vector<Slot> present() const override {

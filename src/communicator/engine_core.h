@@ -4,7 +4,7 @@
 //   engine_drive.cc     driving, waiting, the engine's thread
 //   engine_plain.cc     members of a plain job find each other through the address book
 //   engine_views.cc     coordinated: messages of the coordinator, addresses, views
-//   engine_segments.cc  coordinated: fetching the peers' lives and segments in the background
+//   engine_segments.cc  coordinated: fetching the peers' lives, arenas and segments in the background
 //   engine_joins.cc     coordinated: boundaries, and newcomers joining there
 //
 // Threads: everything below the drive lock is marked so. The control thread takes the lock for single changes and never
@@ -36,6 +36,7 @@
 #include "membership/worker.h"
 #include "transport/life.h"
 #include "transport/segment_server.h"
+#include "transport/shared_arena.h"
 #include "transport/waiter.h"
 
 namespace closeranks::communicator {
@@ -60,7 +61,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   void close_group(const std::shared_ptr<Group>& group, std::chrono::milliseconds grace);
   // Engine::stop. Idempotent; any thread but the control thread.
   void stop(std::chrono::milliseconds grace);
-  [[nodiscard]] const std::shared_ptr<SharedMemory>& shared_memory() const { return shared_memory_; }
+  [[nodiscard]] std::shared_ptr<SharedMemory> shared_memory() const { return arena_; }
   [[nodiscard]] ViewNumber view();
   [[nodiscard]] std::vector<Slot> present();
   [[nodiscard]] const EngineOptions& engine_options() const override { return options_; }
@@ -77,6 +78,8 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   // ---- engine_drive.cc, any thread ------------------------------------------------------------------------------
   std::shared_ptr<Operation> issue(Group& group, Call call, std::shared_ptr<OperationDriver> driver);
   Status wait_for(const Group& group, Operation& operation, std::chrono::milliseconds timeout);
+  // Communicator::run.
+  Status run(Group& group, const Call& call);
   // Runs `change` under the drive lock, then wakes whoever has to look at what it did. Settles ops unless called on the
   // control thread.
   template <class Change>
@@ -90,6 +93,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   }
 
   // ---- GroupHost, under the drive lock --------------------------------------------------------------------------
+  [[nodiscard]] transport::OwnArena& arena() const override { return *arena_; }
   void finished(std::shared_ptr<Operation> operation) override;
   void repaired(membership::OpRepaired event) override;
   void suspect(const Peer& peer, std::string reason) override;
@@ -122,6 +126,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   Status meet_members(Group& group, const AddressBook& book, std::chrono::milliseconds timeout);
   Status meet_member(Group& group, Rank rank, const AddressBook& book, Clock::time_point deadline);
   Status attach_life(const std::shared_ptr<Peer>& peer, Clock::time_point deadline);
+  Status attach_arena(const std::shared_ptr<Peer>& peer, Clock::time_point deadline);
   Status attach_segment(Group& group, Rank rank, const Peer& peer, Clock::time_point deadline);
   Result<std::shared_ptr<Peer>> peer_from_address(Slot slot, const std::string& address);
   [[nodiscard]] std::string own_address() const;
@@ -151,12 +156,13 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   // engine_segments.cc: control thread
   void fetch_for(const std::shared_ptr<Group>& group);
   void fetch_life(const std::shared_ptr<Peer>& peer);
+  void fetch_arena(const std::shared_ptr<Peer>& peer);
   void fetch_segment_of(const std::shared_ptr<Group>& group, Rank rank, const std::shared_ptr<Peer>& peer);
   void fetch_again_later();
 
   const EngineOptions options_;
   const ForkGuard fork_guard_;
-  std::shared_ptr<SharedMemory> shared_memory_;
+  std::shared_ptr<transport::OwnArena> arena_;  // set by start_parts(), then never changed
   std::string token_;
 
   DriveLock lock_;

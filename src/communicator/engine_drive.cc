@@ -13,7 +13,7 @@ namespace {
 // Deadlines of ops and of orphans are looked at this often at least.
 constexpr std::chrono::milliseconds longest_look{500};
 // Looks at an op before its waiter reads a clock.
-constexpr int first_looks = 50;
+constexpr std::uint32_t first_looks = 50;
 // A member without an address is asked for after this long.
 constexpr std::chrono::seconds absence_patience{1};
 
@@ -59,6 +59,28 @@ std::shared_ptr<Operation> EngineCore::issue(Group& group, Call call, std::share
   return operation;
 }
 
+Status EngineCore::run(Group& group, const Call& call) {
+  Group::Run run;
+  std::vector<std::shared_ptr<Operation>> ended;
+  {
+    const std::lock_guard lock(lock_);
+    run = group.run(call, first_looks, lock_);
+    if (!run.done) {
+      open_ops_.fetch_add(1, std::memory_order_relaxed);
+      group.step();
+      ended.swap(finished_);
+    }
+    group.flush();
+    if (run.done) return {};
+  }
+  settle(ended);
+  life_->doorbell().ring();
+  Status status = wait_for(group, *run.operation, std::chrono::milliseconds{0});
+  const std::lock_guard lock(lock_);
+  group.give_back(std::move(run.operation));
+  return status;
+}
+
 Status EngineCore::wait_for(const Group& group, Operation& operation, std::chrono::milliseconds timeout) {
   if (fork_guard_.in_child()) return ForkGuard::status();
   const Clock::time_point limit = timeout.count() > 0 ? Clock::now() + timeout : Clock::time_point::max();
@@ -69,7 +91,7 @@ Status EngineCore::wait_for(const Group& group, Operation& operation, std::chron
     return operation.settled();
   };
   // A short op is done within these: nothing else is set up for it.
-  for (int i = 0; i < first_looks; ++i) {
+  for (std::uint32_t i = 0; i < first_looks; ++i) {
     if (poll()) return operation.status();
   }
   std::vector<const transport::PeerLife*> lives;

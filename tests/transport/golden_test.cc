@@ -51,6 +51,28 @@ TEST(Golden, SegmentHeader) {
   EXPECT_EQ(front_of(segment.value().descriptor(), 256, {48}), golden("segment_header"));
 }
 
+TEST(Golden, Descriptor) {
+  DescriptorSlot slot;
+  slot.ready = 8;
+  slot.signature = 0x1122334455667788;
+  slot.weight = 2.5;
+  slot.kind = 6;
+  slot.dtype = 12;
+  slot.reduce = 8;
+  slot.policy = 1;
+  slot.root = 3;
+  slot.input_place = static_cast<std::uint8_t>(Place::region);
+  slot.output_place = static_cast<std::uint8_t>(Place::arena);
+  for (std::size_t i = 0; i < 16; ++i) slot.payload[i] = static_cast<std::byte>(i);
+  slot.input_offset = 4096;
+  slot.output_offset = 0x200000;
+  slot.unit_bytes = 12345;
+  slot.fingerprint = 0xfeedfacecafebeef;
+  slot.blocks = 48;
+  slot.block_bytes = 32768;
+  EXPECT_EQ(bytes_of(slot), golden("descriptor"));
+}
+
 TEST(Golden, LifeHeader) {
   auto life = OwnLife::create({"job", WorkerId(7), Slot(2)}, watchers_of(4));
   ASSERT_TRUE(life.ok());
