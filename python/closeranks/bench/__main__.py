@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from typing import Any
 
@@ -29,6 +30,8 @@ def other(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> int:
+    # Ended from outside, it still ends its processes and removes their folder.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     arguments = command_line.parser().of(sys.argv[1:])
     found: list[dict[str, Any]]
     try:

@@ -123,7 +123,7 @@ def parser() -> Parser:
         metavar="KINDS",
         help="of ours: shared and private from C++, torch through torch.distributed (default all three)",
     )
-    made.add_argument("--seconds", type=float, default=8.0, help="of alternating rounds for a size (default 8)")
+    made.add_argument("--seconds", type=float, default=6.0, help="of alternating rounds for a size (default 6)")
     made.add_argument("--json", type=file, metavar="FILE", help="write the rows to this file too")
     made.add_argument("--plot", type=file, metavar="FILE.png", help="draw time over bytes")
     made.add_argument("--explain", action="store_true", help="which algorithm and memory path was taken, and why")
