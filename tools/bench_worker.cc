@@ -7,11 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "bench_explain.h"
 #include "bench_loop.h"
 #include "closeranks/engine.h"
-#if __has_include("closeranks/shared_memory.h")
 #include "closeranks/shared_memory.h"
-#endif
 
 namespace closeranks::bench {
 namespace {
@@ -61,7 +60,8 @@ Call call_of(const Shape& shape, std::byte* input, std::byte* output) {
 
 class Collective : public Work {
  public:
-  Collective(Communicator& group, Call call) : group_(group), call_(std::move(call)) {}
+  Collective(Communicator& group, const SharedMemory& memory, Call call)
+      : group_(group), memory_(memory), call_(std::move(call)) {}
   void run() override {
     const Status status = group_.run(call_);
     if (!status.ok()) fail(status.message());
@@ -70,21 +70,27 @@ class Collective : public Work {
     return static_cast<std::uint32_t>(group_.last_contributors().slots_in_all.size());
   }
 
+  [[nodiscard]] std::string explain() const override {
+    return bench::explain(call_, static_cast<std::uint32_t>(group_.options().members.size()), group_.rank(), memory_);
+  }
+
  private:
   Communicator& group_;
+  const SharedMemory& memory_;
   Call call_;
 };
 
 // A message there and back.
 class PingPong final : public Work {
  public:
-  PingPong(Communicator& group, const Shape& shape, std::byte* input, std::byte* output)
-      : first_(group, message(shape, shape.rank % 2 == 0, input, output)),
-        second_(group, message(shape, shape.rank % 2 != 0, input, output)) {}
+  PingPong(Communicator& group, const SharedMemory& memory, const Shape& shape, std::byte* input, std::byte* output)
+      : first_(group, memory, message(shape, shape.rank % 2 == 0, input, output)),
+        second_(group, memory, message(shape, shape.rank % 2 != 0, input, output)) {}
   void run() override {
     first_.run();
     second_.run();
   }
+  [[nodiscard]] std::string explain() const override { return first_.explain(); }
 
  private:
   static Call message(const Shape& shape, bool sends, std::byte* input, std::byte* output) {
@@ -109,34 +115,29 @@ class Nothing final : public Work {
 
 class Closeranks final : public Library {
  public:
-  Closeranks(Engine& engine, std::shared_ptr<Communicator> group)
-      : engine_(engine), group_(std::move(group)), memory_(engine_.shared_memory()) {}
+  Closeranks(const Engine& engine, std::shared_ptr<Communicator> group)
+      : group_(std::move(group)), memory_(engine.shared_memory()) {}
 
   std::byte* allocate(std::size_t bytes, std::string& memory) override {
-#if __has_include("closeranks/shared_memory.h")
     if (memory == "shared") {
-      if (std::byte* shared = memory_ ? memory_->allocate(bytes) : nullptr) return shared;
+      if (std::byte* shared = memory_->allocate(bytes)) return shared;
     }
-#endif
     memory = "private";
     return allocate_private(bytes);
   }
 
   void release(std::byte* memory, std::size_t bytes) override {
-#if __has_include("closeranks/shared_memory.h")
-    if (memory_ && memory_->contains(memory, bytes)) return memory_->release(memory);
-#endif
-    static_cast<void>(bytes);
+    if (memory_->contains(memory, bytes)) return memory_->release(memory);
     release_private(memory);
   }
 
   std::unique_ptr<Work> prepare(const Shape& shape, std::byte* input, std::byte* output, const std::string&,
                                 std::string&) override {
     if (shape.operation != Operation::send_recv) {
-      return std::make_unique<Collective>(*group_, call_of(shape, input, output));
+      return std::make_unique<Collective>(*group_, *memory_, call_of(shape, input, output));
     }
     if (!shape.partner()) return std::make_unique<Nothing>();
-    return std::make_unique<PingPong>(*group_, shape, input, output);
+    return std::make_unique<PingPong>(*group_, *memory_, shape, input, output);
   }
 
   void barrier() override {
@@ -147,7 +148,6 @@ class Closeranks final : public Library {
   }
 
  private:
-  Engine& engine_;
   std::shared_ptr<Communicator> group_;
   std::shared_ptr<SharedMemory> memory_;
 };
