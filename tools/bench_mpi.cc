@@ -39,6 +39,7 @@ const char* algorithm_setting(Operation operation) {
       return "coll_tuned_barrier_algorithm";
     case Operation::send_recv:
     case Operation::copy:
+    case Operation::update:
       return nullptr;
   }
   return nullptr;
@@ -132,6 +133,8 @@ class MpiWork final : public Work {
       case Operation::send_recv:
         return ping_pong();
       case Operation::copy:
+      case Operation::update:
+      case Operation::update:
         break;
     }
     return MPI_SUCCESS;

@@ -8,7 +8,7 @@
 namespace closeranks::bench {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Operation>, 11> names{{
+constexpr std::array<std::pair<std::string_view, Operation>, 12> names{{
     {"all_reduce", Operation::all_reduce},
     {"reduce", Operation::reduce},
     {"broadcast", Operation::broadcast},
@@ -20,6 +20,7 @@ constexpr std::array<std::pair<std::string_view, Operation>, 11> names{{
     {"barrier", Operation::barrier},
     {"send_recv", Operation::send_recv},
     {"copy", Operation::copy},
+    {"update", Operation::update},
 }};
 
 // Longer outputs are looked at in every 61st element and the last: a block is thousands of elements, and none of them
@@ -54,6 +55,8 @@ float expected(const Shape& shape, std::size_t i) {
       return value(part, shape.rank * count + within);
     case Operation::send_recv:  // there and back: the even rank's own values, at both
       return value(shape.rank & ~1U, i);
+    case Operation::update:
+      return -value(shape.rank, i);
     case Operation::barrier:
     case Operation::copy:
       return value(shape.rank, i);
@@ -87,6 +90,7 @@ Shape shape_of(Operation operation, std::size_t bytes, std::uint32_t ranks, std:
     case Operation::all_reduce:
     case Operation::broadcast:
     case Operation::reduce:
+    case Operation::update:
       shape.unit = shape.input_bytes = shape.output_bytes = whole;
       shape.in_place = true;
       break;

@@ -21,7 +21,10 @@ enum class Operation : std::uint8_t {
   all_to_all,
   barrier,
   send_recv,
-  copy,  // no op: each process copies input to output, what memory alone would allow
+  // No ops, but what memory alone would allow: each process copies its input to its output, or goes once over its only
+  // buffer, reading and writing it.
+  copy,
+  update,
 };
 
 std::optional<Operation> operation_named(std::string_view name);

@@ -206,7 +206,8 @@ class Comparison:
             self.add_peer(found, lambda: peer.best(op, bytes_), "openmpi")
         each = moved_bytes(op, bytes_, self.request.processes) // (2 * self.request.processes)
         if each >= FEWEST_LIMIT_BYTES:
-            self.ours.prepare("limit", "copy", each)
+            # In place each byte is read and written where it lies: half as much memory for the caches to hold.
+            self.ours.prepare("limit", "update" if op == "all_reduce" else "copy", each, "shared")
             found.append(Contender("limit", self.ours, "limit"))
         return found
 

@@ -41,7 +41,7 @@ def table(outcome: Outcome) -> Table:
     shown = Table(title=title, title_justify="left", caption_justify="left")
     shown.caption = (
         "± how far the quartiles of the rounds are from their median; p99 of single ops; Nx: the peer's median over "
-        "ours; memory limit: all processes together copying what the op must read and write at least"
+        "ours; memory limit: all processes at once reading and writing as much as the op must at least"
     )
     shown.add_column("bytes", justify="right")
     shown.add_column("memory")
