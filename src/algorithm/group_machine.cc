@@ -106,11 +106,14 @@ Action GroupMachine::next_block(const Words& words) {
   for (std::uint64_t sequence = completed_; sequence < entered_; ++sequence) {
     OpenEntry& entry = open(sequence);
     const EntryPlan& plan = entry.entry.plan;
-    if (plan.blocks() == 0 || roster_->lost(plan, sequence, options_->lowest_member_is_root)) {
+    if (roster_->lost(plan, sequence, options_->lowest_member_is_root)) {
       continue;
     }
     if (readiness(entry, words) != Readiness::ready) {
-      break;  // then no later entry is ready either, or none will be
+      break;  // then no later entry is ready either, or - after a mismatch, of a small entry too - none may begin
+    }
+    if (plan.blocks() == 0) {
+      continue;
     }
     const Action found = plan.style() == BlockStyle::take ? take(entry) : own_block(entry, words);
     if (found.kind != Action::Kind::none) {
@@ -275,11 +278,7 @@ void GroupMachine::install(const membership::GroupResolution& resolution) {
   if (policy_ == Policy::fail && !excluded.empty()) {
     peer_lost(excluded.front());
   }
-  // What is final in the own scratch is finished before anything else, unless its entry cannot be finished at all.
-  const bool abandoned =
-      work_.stage != Stage::idle &&
-      roster_->lost(open(work_.sequence).entry.plan, work_.sequence, options_->lowest_member_is_root).has_value();
-  if (abandoned || !options_->rules.finish_scratch_first) {
+  if (!options_->rules.finish_scratch_first) {
     work_ = Work{};
   }
 }

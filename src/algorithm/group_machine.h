@@ -261,6 +261,7 @@ class GroupMachine {
   // taker.cc
   [[nodiscard]] TakePlan taking_of(const Entry& entry, Rank taker) const;
   [[nodiscard]] std::optional<Rank> awaited_taker(const Entry& entry, Rank taker, const Words& words) const;
+  [[nodiscard]] bool all_taken(const OpenEntry& open) const;
   Action take(const OpenEntry& open) const;
   void taken(const Action& action);
 

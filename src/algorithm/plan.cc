@@ -112,6 +112,10 @@ TakePlan take_plan(const EntryPlan& plan, Rank effective_root, Rank taker) {
   CR_ASSERT(!"a kind in which nobody takes");
 }
 
+std::uint64_t take_step(const EntryPlan& plan) {
+  return plan.kind == OpKind::reduce_scatter ? max_block_bytes : take_bytes;
+}
+
 bool is_rooted(OpKind kind) {
   return kind == OpKind::broadcast || kind == OpKind::gather || kind == OpKind::scatter || kind == OpKind::reduce;
 }

@@ -78,6 +78,10 @@ std::uint32_t block_seat(const EntryPlan& plan, std::uint32_t members, std::uint
 // Precondition: style take. `effective_root`: GroupMachine::effective_root().
 TakePlan take_plan(const EntryPlan& plan, Rank effective_root, Rank taker);
 
+// What one action of a taker moves at most. A reduction reads as much of every contributor, which should stay in the
+// cache.
+std::uint64_t take_step(const EntryPlan& plan);
+
 // Whether the kind cannot be done without its root. A broadcast can where the lowest member is root: see
 // MachineOptions::lowest_member_is_root.
 bool is_rooted(OpKind kind);

@@ -19,9 +19,19 @@ std::optional<Rank> GroupMachine::awaited_taker(const Entry& entry, Rank taker, 
   if (gone || ignored || taking_of(entry, taker).nothing) {
     return std::nullopt;
   }
+  if (taker == options_->self) {
+    const OpenEntry& own = open(entry.sequence);
+    return own.taking.announced && all_taken(own) ? std::nullopt : std::optional(taker);
+  }
   const BlockWord word = BlockWord::unpack(words.block_word(taker, entry.sequence, taker.value()));
   const bool distributed = word.sequence == entry.sequence && word.state == BlockState::distributed;
   return distributed ? std::nullopt : std::optional(taker);
+}
+
+bool GroupMachine::all_taken(const OpenEntry& entry) const {
+  const EntryPlan& plan = entry.entry.plan;
+  const bool all_sources = taking_of(entry.entry, options_->self).all_sources;
+  return plan.unit_bytes == 0 || entry.taking.sources == (all_sources ? options_->members : 1);
 }
 
 // The own rank's input first, then upwards, so that members do not all read the same source at once. Which sources
@@ -34,23 +44,20 @@ Action GroupMachine::take(const OpenEntry& entry) const {
     return {};
   }
   const Taking& taking = entry.taking;
-  const std::uint32_t sources = planned.all_sources ? options_->members : 1;
-  const bool all_taken = taking.sources == sources || plan.unit_bytes == 0;
-  if (!taking.announced && (all_taken || !options_->rules.distributed_after_taking)) {
+  const bool over = all_taken(entry);
+  if (!taking.announced && (over || !options_->rules.distributed_after_taking)) {
     Action publishing = action(Action::Kind::publish_block, sequence);
     publishing.block = options_->self.value();
     publishing.word = {sequence, BlockState::distributed, options_->self.value()};
     return publishing;
   }
-  if (all_taken) {
+  if (over) {
     return {};
   }
   Action result = action(planned.reduced ? Action::Kind::take_reduced : Action::Kind::take_block, sequence);
-  // A reduction reads as many bytes of every contributor: a range of them all stays in the cache.
-  const std::uint64_t most = planned.reduced ? max_block_bytes : take_bytes;
   result.block = options_->self.value();
   result.offset = taking.bytes;
-  result.bytes = std::min(most, plan.unit_bytes - taking.bytes);
+  result.bytes = std::min(take_step(plan), plan.unit_bytes - taking.bytes);
   result.input_unit = planned.input_unit;
   if (!planned.reduced) {
     result.source =
