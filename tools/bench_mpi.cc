@@ -134,7 +134,6 @@ class MpiWork final : public Work {
         return ping_pong();
       case Operation::copy:
       case Operation::update:
-      case Operation::update:
         break;
     }
     return MPI_SUCCESS;
