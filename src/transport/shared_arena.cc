@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +24,15 @@ constexpr std::uint64_t page = ArenaAllocator::page_bytes;
 
 std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { return value / unit * unit; }
 std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) { return round_down(value + unit - 1, unit); }
+
+// A private mapping of the same pages in a shared one's place: until a page is stored to, here or by
+// take_private_copies, it is the shared page; from then on a copy. Copying first and exchanging the pages after would
+// lose what other threads store between the two. To them the exchange is one instant: by system call, because the
+// thread sanitizer takes mmap for a store.
+bool map_private(std::byte* place, ArenaRange range, int descriptor) {
+  return ::syscall(SYS_mmap, place, range.bytes, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE, descriptor,
+                   static_cast<off_t>(range.offset)) != -1;
+}
 
 // Every page of [begin, begin + bytes) of a private file mapping becomes this process's own copy. By a store that
 // changes nothing, so that stores of other threads are kept.
@@ -216,12 +226,8 @@ Status OwnArena::detach(std::uint64_t offset, std::uint64_t bytes) {
   }
   const std::uint64_t begin = round_down(offset, page);
   for (const ArenaRange part : detached_.gaps_in({begin, round_up(offset + bytes, page) - begin})) {
-    // A private mapping of the same pages: until one is stored to, here or by take_private_copies, it is the shared
-    // page; from then on a copy. Copying first and exchanging the pages after would lose what other threads store
-    // between the two.
     std::byte* place = mapping_.data() + part.offset;
-    if (::mmap(place, part.bytes, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE, descriptor_.get(),
-               static_cast<off_t>(part.offset)) == MAP_FAILED) {
+    if (!map_private(place, part, descriptor_.get())) {
       return system_error("cannot detach " + std::to_string(part.bytes) + " bytes of " + describe(identity_), errno);
     }
     detached_.insert(part);
