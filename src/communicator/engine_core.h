@@ -2,6 +2,7 @@
 //
 //   engine_core.cc      start, groups, stop
 //   engine_drive.cc     driving, waiting, the engine's thread
+//   engine_waits.cc     callers that are blocked, and circles of them
 //   engine_plain.cc     members of a plain job find each other through the address book
 //   engine_views.cc     coordinated: messages of the coordinator, addresses, views
 //   engine_segments.cc  coordinated: fetching the peers' lives, arenas and segments in the background
@@ -26,6 +27,7 @@
 
 #include "closeranks/engine.h"
 #include "communicator/drive_lock.h"
+#include "communicator/engine_waits.h"
 #include "communicator/fork_guard.h"
 #include "communicator/group.h"
 #include "communicator/group_host.h"
@@ -77,7 +79,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
 
   // ---- engine_drive.cc, any thread ------------------------------------------------------------------------------
   std::shared_ptr<Operation> issue(Group& group, Call call, std::shared_ptr<OperationDriver> driver);
-  Status wait_for(const Group& group, Operation& operation, std::chrono::milliseconds timeout);
+  Status wait_for(Group& group, Operation& operation, std::chrono::milliseconds timeout);
   // Communicator::run.
   Status run(Group& group, const Call& call);
   // Runs `change` under the drive lock, then wakes whoever has to look at what it did. Settles ops unless called on the
@@ -100,6 +102,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
 
  private:
   friend class DriverPresence;
+  friend class BlockedWait;
 
   // engine_core.cc
   Status start_parts();
@@ -120,6 +123,13 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   [[nodiscard]] Clock::time_point next_look(Clock::time_point now);
   void run_engine_thread();
   void look_for_orphanhood(Clock::time_point now);
+
+  // engine_waits.cc, under the lock
+  bool do_all_there_is();
+  [[nodiscard]] std::optional<transport::WaitBoard> board_of(WorkerId worker) const;
+  [[nodiscard]] std::string worker_name(WorkerId worker) const;
+  void fail_for(Group& group, transport::WaitVerdict verdict, const Operation& operation);
+  bool look_for_verdicts();
 
   // engine_plain.cc
   static Status await_connected(Group& group, Clock::time_point deadline, std::chrono::milliseconds timeout);
@@ -171,6 +181,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   std::map<WorkerId, std::shared_ptr<Peer>> peers_;
   std::vector<std::shared_ptr<Peer>> former_peers_;  // sleepers may still hold pointers to their lives
   std::vector<std::shared_ptr<Operation>> finished_;
+  std::vector<BlockedWait*> waits_;  // those on the wait board
   std::vector<membership::ExcludedMember> excluded_;
   std::vector<membership::Filled> members_;  // of the view
   ViewNumber view_;

@@ -81,7 +81,7 @@ Status EngineCore::run(Group& group, const Call& call) {
   return status;
 }
 
-Status EngineCore::wait_for(const Group& group, Operation& operation, std::chrono::milliseconds timeout) {
+Status EngineCore::wait_for(Group& group, Operation& operation, std::chrono::milliseconds timeout) {
   if (fork_guard_.in_child()) return ForkGuard::status();
   const Clock::time_point limit = timeout.count() > 0 ? Clock::now() + timeout : Clock::time_point::max();
   const DriverPresence presence(*this);
@@ -100,6 +100,7 @@ Status EngineCore::wait_for(const Group& group, Operation& operation, std::chron
     return lives;
   };
   transport::Waiter waiter(life_->doorbell());
+  BlockedWait blocked(*this, group, operation, limit >= operation.deadline());
   for (;;) {
     const Clock::time_point now = Clock::now();
     if (now >= limit) {
@@ -107,9 +108,10 @@ Status EngineCore::wait_for(const Group& group, Operation& operation, std::chron
       if (operation.done()) break;
       return group.timed_out(operation, now);
     }
-    const transport::Wake wake = waiter.wait(poll, watch, std::min(limit, next_look(now)));
+    const transport::Wake wake = waiter.wait(poll, watch, std::min({limit, next_look(now), blocked.next_look()}));
     if (wake == transport::Wake::ready) break;
     attend();
+    blocked.look();
   }
   // Done under the lock a moment ago, perhaps settled by another thread right now.
   while (!operation.settled()) {
@@ -149,7 +151,10 @@ bool EngineCore::drive_groups(const Operation* target) {
 
 void EngineCore::settle(const std::vector<std::shared_ptr<Operation>>& operations) {
   if (operations.empty()) return;
-  for (const auto& operation : operations) operation->settle();
+  {
+    const InCallbacks callbacks;
+    for (const auto& operation : operations) operation->settle();
+  }
   open_ops_.fetch_sub(static_cast<std::int64_t>(operations.size()), std::memory_order_seq_cst);
   // Other threads of this process may sleep until one of these is done.
   life_->doorbell().ring();
@@ -208,6 +213,7 @@ void EngineCore::attend() {
   std::vector<Slot> absent;
   change([&] {
     const Clock::time_point now = Clock::now();
+    look_for_verdicts();
     for (const auto& group : groups_) {
       if (!group->open()) continue;
       group->look_for_deaths();

@@ -45,6 +45,7 @@ Group::Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, tra
                {host.engine_options().member_word, host.coordinated(), host.engine_options().worker}, std::move(own),
                host.arena()),
       machine_(machine_options(options_, self, members_.own().shape().window)),
+      issuers_(members_.own().issuers()),
       point_to_point_({options_.name, host.engine_options().member_word, self, options_.members},
                       [this](Rank rank) { return members_.segment_for_messages(rank); }),
       region_(members_.own().shape().region_bytes),
@@ -78,7 +79,10 @@ void Group::begin(const std::shared_ptr<Operation>& operation) {
   if (alone()) {
     ops_alone_ += sends || receives ? 0 : 1;
     do_alone(operation);
-  } else if (sends || receives) {
+    return;
+  }
+  operation->place = issuers_.note(!sends && !receives);
+  if (sends || receives) {
     const std::uint64_t id = sends ? point_to_point_.send(call.root, call.tag, call.dtype, call.inputs)
                                    : point_to_point_.receive(call.any_source ? std::nullopt : std::optional(call.root),
                                                              call.tag, call.dtype, call.outputs);

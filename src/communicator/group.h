@@ -7,6 +7,7 @@
 //   group_actions.cc  the machine's actions, done on the mapped segments and arenas
 //   group_faults.cc   deaths, deadlines, failures and their texts
 //   group_views.cc    freeze, install, policies
+//   group_waits.cc    whom an op waits for to call something, and circles of such waits
 //   group_joins.cc    alone until it has joined; starting anew with a member that joins; steps and weights
 #pragma once
 
@@ -25,6 +26,7 @@
 #include "communicator/drive_lock.h"
 #include "communicator/group_host.h"
 #include "communicator/in_flight.h"
+#include "communicator/issuers.h"
 #include "communicator/members.h"
 #include "communicator/op_memory.h"
 #include "communicator/operation.h"
@@ -98,6 +100,30 @@ class Group {
   // Earliest deadline of the ops in flight; the largest time point without any.
   [[nodiscard]] Clock::time_point next_deadline() const;
 
+  // ---- circles of waits (group_waits.cc; engine_waits.h) ---------------------------------------------------------
+  // Members that have to call something before `operation` can end: all of them, or (`any`) one of them. Empty: none
+  // has, or it is not known.
+  struct Awaited {
+    bool any = false;
+    std::vector<Rank> members;
+  };
+  [[nodiscard]] Awaited awaited_by(const Operation& operation) const;
+  // Threads of a member that call the group's ops; empty: not known.
+  [[nodiscard]] std::vector<std::uint32_t> callers(Rank member) const;
+  void forget_ended_callers() { issuers_.forget_ended_threads(); }
+  // What the group's numbers count in.
+  [[nodiscard]] std::uint64_t epoch_word() const;
+  // Place of the lowest op in flight, or of the next one.
+  [[nodiscard]] std::uint32_t lowest_place() const;
+  // By rank: the place from which on a member fails all ops of the group. An op in flight that can never end for it,
+  // or nullptr.
+  [[nodiscard]] std::shared_ptr<Operation> stuck_without(
+      const std::vector<std::optional<std::uint32_t>>& failed_at) const;
+  // "all_reduce of 4 float32, sum #17 of group 'tp'"
+  [[nodiscard]] std::string call_text(const Operation& operation) const;
+  // Fault::mismatch of `operation`; `sentence` says who waits for whom.
+  [[nodiscard]] Status circle_status(const std::string& sentence, const Operation& operation) const;
+
   // ---- members and views (group_views.cc) -----------------------------------------------------------------------
   Members& members() { return members_; }
   [[nodiscard]] std::vector<Slot> present() const;
@@ -162,7 +188,7 @@ class Group {
   void copy_out(const InFlight& entry);
   void leave(const algorithm::Action& action);
   void take_in_table(Operation& operation);
-  void abandon(const InFlight& entry);
+  void abandon(const InFlight& entry, bool input);
   [[nodiscard]] const std::shared_ptr<const Contributors>& contributors_of(std::uint64_t sequence);
 
   // group_small.cc
@@ -202,12 +228,14 @@ class Group {
   [[nodiscard]] Status mismatch_status(Rank culprit, std::uint64_t sequence, const std::string& op) const;
   [[nodiscard]] Status disagreement_status(const ExchangeTable::Disagreement& pair, const std::string& op) const;
   [[nodiscard]] std::string describe_op(const Operation& operation) const;
+  [[nodiscard]] const transport::IssuerLine* line_of(Rank member) const;  // group_waits.cc
 
   GroupHost& host_;
   GroupOptions options_;
   GroupKey key_;
   Members members_;
   algorithm::GroupMachine machine_;
+  Issuers issuers_;
   PointToPoint point_to_point_;
   RegionAllocator region_;
   std::optional<Status> broken_;

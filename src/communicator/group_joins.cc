@@ -91,6 +91,8 @@ void Group::start_anew(const membership::GroupResolution& resolution,
   take_members(members);
   machine_.install(resolution);
   members_.start_anew(resolution.epoch, joins);
+  issuers_.start_anew(static_cast<std::uint32_t>(queue_.size()));
+  for (std::uint32_t place = 0; place < queue_.size(); ++place) queue_[place]->place = place;
   region_ = RegionAllocator(members_.own().shape().region_bytes);
   members_.own().entered().store(resolution.base, std::memory_order_relaxed);
   members_.own().completed().store(resolution.base, std::memory_order_relaxed);

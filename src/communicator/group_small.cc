@@ -40,6 +40,7 @@ Group::Run Group::run(const Call& call, std::uint32_t looks, const DriveLock& lo
   if (broken_) return {false, refuse(call, *broken_, nullptr)};
   const std::uint64_t unit_bytes = shape.value().unit_bytes;
   InFlight* entry = nullptr;
+  std::uint32_t place = 0;
   const std::uint64_t sequence = machine_.next_sequence();
   if (may_be_small(call.kind, unit_bytes) && may_run_small(sequence)) {
     const algorithm::EntryPlan plan =
@@ -60,6 +61,7 @@ Group::Run Group::run(const Call& call, std::uint32_t looks, const DriveLock& lo
         const std::uint64_t units = input_is_list(call.kind) ? members_.size() : 1;
         copy_from(call.inputs, 0, members_.own().descriptor_slot(sequence).payload.data(), units * unit_bytes);
       }
+      place = issuers_.note(true);
       enter(*entry, signature, step_start_of(step_, sequence));
       if (await_all(sequence, looks, lock) && finish_small(call, plan, sequence, signature)) {
         entries_.take_back();
@@ -80,6 +82,7 @@ Group::Run Group::run(const Call& call, std::uint32_t looks, const DriveLock& lo
   operation->step = step_;
   operation->step_start = entered_step_start_;
   operation->entries_entered = 1;
+  operation->place = place;
   entry->operation = operation;
   return {false, std::move(operation)};
 }

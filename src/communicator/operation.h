@@ -69,7 +69,8 @@ class Operation final : public Op {
   CallShape cut;
   std::optional<ExchangeTable> exchange;  // all_to_all
   InPlace in_place;
-  bool repaired = false;  // a member was lost while it was in flight
+  bool repaired = false;    // a member was lost while it was in flight
+  std::uint32_t place = 0;  // collectives called on the group before it, in this epoch (issuers.h)
   // As the group was at its issue: weight or factor of this member's input, and the step it belongs to (policy exact).
   double weight = 1;
   std::uint64_t step = 0;
