@@ -132,7 +132,7 @@ void OwnArena::free_block(std::uint64_t offset) {
   retire(block);
 }
 
-// Detached pages of a block that is released: nobody sees them any more, here or (the block's ops have ended) there.
+// Detached pages of a block that is released.
 void OwnArena::retire(ArenaRange block) {
   for (const ArenaRange range : detached_.parts_in(block)) {
     detached_.erase(range);
@@ -140,7 +140,9 @@ void OwnArena::retire(ArenaRange block) {
     // The private copy goes, its addresses stay ours.
     static_cast<void>(::mmap(mapping_.data() + range.offset, range.bytes, PROT_NONE,
                              MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    punch(range);
+    for (const ArenaRange part : kept_.gaps_in(range)) {
+      punch(part);
+    }
   }
 }
 
@@ -212,7 +214,7 @@ std::byte* OwnArena::range(std::uint64_t offset, std::uint64_t bytes) const {
   return (base != nullptr ? base : mapping_.data()) + offset;
 }
 
-Status OwnArena::detach(std::uint64_t offset, std::uint64_t bytes) {
+Status OwnArena::detach(std::uint64_t offset, std::uint64_t bytes, OldPages old) {
   CR_ASSERT(!in_fork_child() && inside_arena(capacity_, offset, bytes));
   const std::lock_guard lock(mutex_);
   if (peers_base_.load(std::memory_order_relaxed) == nullptr) {
@@ -225,7 +227,13 @@ Status OwnArena::detach(std::uint64_t offset, std::uint64_t bytes) {
     peers_base_.store(peers_view_.data(), std::memory_order_release);
   }
   const std::uint64_t begin = round_down(offset, page);
-  for (const ArenaRange part : detached_.gaps_in({begin, round_up(offset + bytes, page) - begin})) {
+  const ArenaRange pages{begin, round_up(offset + bytes, page) - begin};
+  if (old == OldPages::kept) {
+    for (const ArenaRange part : kept_.gaps_in(pages)) {
+      kept_.insert(part);
+    }
+  }
+  for (const ArenaRange part : detached_.gaps_in(pages)) {
     std::byte* place = mapping_.data() + part.offset;
     if (!map_private(place, part, descriptor_.get())) {
       return system_error("cannot detach " + std::to_string(part.bytes) + " bytes of " + describe(identity_), errno);

@@ -25,6 +25,12 @@
 
 namespace closeranks::transport {
 
+// What becomes of the pages that peers still have of a detached range, once its block is released.
+enum class OldPages : std::uint8_t {
+  kept,        // until the arena ends: a peer may go on reading them for an op that this process has given up alone
+  given_back,  // nobody needs what is in them
+};
+
 // This process's own arena. Any thread, except where a function says more.
 //
 // A fork child has the arena's pages as a private mapping of the same memory: it reads what was there at the fork (and
@@ -62,15 +68,15 @@ class OwnArena : public SharedMemory {
   // range was detached, another view of the same pages. nullptr: not inside the arena's data.
   [[nodiscard]] std::byte* range(std::uint64_t offset, std::uint64_t bytes) const;
 
-  // From its return on no peer can change a byte of [offset, offset + bytes) as this process sees it: the pages become
-  // a private copy at the same address. For the outputs of an op that has failed while living peers may still be
-  // writing. Stores of this process's other threads into the same pages are kept, also those made meanwhile. Peers keep
-  // the old pages, and so does another op in flight on a neighbour within the same pages: what it has in them at its
-  // end is brought over by fetch(). The range is rounded out to pages; its offsets are never handed out again, and its
-  // memory goes back when its block is released. About 0.1 ms per MiB.
-  // Precondition: the range lies in blocks not yet released. Fault::system: the kernel refuses (memory, number of
-  // mappings), and nothing has changed.
-  Status detach(std::uint64_t offset, std::uint64_t bytes);
+  // From its return on no peer can change a byte of [offset, offset + bytes) as this process sees it, nor does a peer
+  // see what this process stores there: the pages become a private copy at the same address. For an op that has ended
+  // here with an error while living peers may still write its output or read its input. Stores of this process's other
+  // threads into the same pages are kept, also those made meanwhile. Peers keep the old pages, and so does another op
+  // in flight on a neighbour within the same pages: what it has in them at its end is brought over by fetch(). The
+  // range is rounded out to pages; its offsets are never handed out again. About 0.5 ms per MiB. Precondition: the
+  // range lies in one block, not yet released. Fault::system: the kernel refuses (memory, number of mappings), and part
+  // of the range may still be shared.
+  Status detach(std::uint64_t offset, std::uint64_t bytes, OldPages old = OldPages::kept);
   // Copies what peers have written to those parts of [offset, offset + bytes) that are detached to where this process
   // sees them; nothing to do for others. True if anything was copied.
   bool fetch(std::uint64_t offset, std::uint64_t bytes);
@@ -106,6 +112,7 @@ class OwnArena : public SharedMemory {
   std::vector<Held> held_;   // released, but inherited by children that are still there
   ArenaMapping peers_view_;  // made by the first detach()
   ArenaRanges detached_;     // whole pages
+  ArenaRanges kept_;         // of those ever detached: never given back
   std::uint64_t given_back_ = 0;
   // Base of peers_view_, set before the first range is detached: lock-free readers look here first.
   std::atomic<std::byte*> peers_base_{nullptr};

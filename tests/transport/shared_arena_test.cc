@@ -445,7 +445,7 @@ TEST(Detach, OffsetsAreNeverHandedOutAgainAndTheirMemoryGoesBack) {
   std::memset(block, 1, 32 * mib);
   const std::uint64_t offset = offset_of(*own, block);
   const std::uint64_t resident = own->usage().resident_bytes;
-  ASSERT_TRUE(own->detach(offset + 8 * mib, 16 * mib).ok());
+  ASSERT_TRUE(own->detach(offset + 8 * mib, 16 * mib, OldPages::given_back).ok());
   own->release(block);
   const auto usage = own->usage();
   EXPECT_EQ(usage.retired_bytes, 16 * mib);
@@ -460,6 +460,23 @@ TEST(Detach, OffsetsAreNeverHandedOutAgainAndTheirMemoryGoesBack) {
   }
   EXPECT_EQ(blocks.size(), 48u);
   for (std::byte* next : blocks) own->release(next);
+}
+
+TEST(Detach, APeerThatStillReadsFindsWhatWasThere) {
+  const auto own = small_arena(64 * mib);
+  auto peer = PeerArena::attach(own->descriptor().duplicate(), identity);
+  std::byte* block = own->allocate(8 * mib);
+  std::memset(block, 1, 8 * mib);
+  const std::uint64_t offset = offset_of(*own, block);
+  ASSERT_TRUE(own->detach(offset, 4 * mib, OldPages::given_back).ok());
+  ASSERT_TRUE(own->detach(offset + 2 * mib, 4 * mib, OldPages::kept).ok());
+  std::memset(block, 2, 8 * mib);
+  own->release(block);
+  while (std::byte* next = own->allocate(mib)) std::memset(next, 3, mib);
+  const std::byte* theirs = peer.value().range(offset, 8 * mib);
+  EXPECT_EQ(theirs[0], std::byte{0}) << "given back";
+  for (std::uint64_t at = 2 * mib; at < 6 * mib; at += 4096) ASSERT_EQ(theirs[at], std::byte{1}) << at;
+  EXPECT_EQ(theirs[6 * mib], std::byte{3}) << "used again";
 }
 
 // -- fork -------------------------------------------------------------------------------------------------------------
