@@ -145,10 +145,11 @@ PYBIND11_MODULE(_closeranks, module) {
              py::arg("world_size"), py::call_guard<py::gil_scoped_release>());
   module.def(
       "average_over_contributors",
-      [](const std::shared_ptr<c10d::Reducer>& reducer, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-        reducer->register_comm_hook(std::make_unique<ContributorsHook>(group));
+      [](const std::shared_ptr<c10d::Reducer>& reducer, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+         const std::vector<at::Tensor>& parameters) {
+        reducer->register_comm_hook(std::make_unique<ContributorsHook>(group, parameters));
       },
-      py::arg("reducer"), py::arg("group"));
+      py::arg("reducer"), py::arg("group"), py::arg("parameters"));
   module.def("job_is_coordinated", &job_is_coordinated);
   module.def(
       "stop", [](double grace_seconds) { stop_engine(milliseconds(static_cast<std::int64_t>(grace_seconds * 1000))); },

@@ -97,7 +97,11 @@ class StateTransfer:
         After False a survivor begins its step, a newcomer calls request_join() again.
         """
 
-def average_over_contributors(reducer: c10d.Reducer, group: dist.ProcessGroup) -> None: ...
+def average_over_contributors(
+    reducer: c10d.Reducer, group: dist.ProcessGroup, parameters: list[torch.nn.Parameter]
+) -> None:
+    """Makes `reducer` average its buckets over the contributors; `parameters` are its own, in its order."""
+
 def job_is_coordinated() -> bool: ...
 def job_is_newcomer() -> bool:
     """True from the start of a replacement until it is let in. Like all that follow: once a group has been made."""
