@@ -95,7 +95,7 @@ Action GroupMachine::next(const Words& words) {
   return {};
 }
 
-// Of this member's blocks of open entries, lowest entry first.
+// What this member has to own or take in open entries, lowest entry first.
 Action GroupMachine::next_block(const Words& words) {
   if (work_.stage != Stage::idle) {
     const Action working = work_action();
@@ -103,10 +103,10 @@ Action GroupMachine::next_block(const Words& words) {
       return working;
     }
   }
-  for (std::uint64_t sequence = completed_; sequence < entered_; ++sequence) {
-    OpenEntry& entry = open(sequence);
+  for (own_from_ = std::max(own_from_, completed_); own_from_ < entered_; ++own_from_) {
+    OpenEntry& entry = open(own_from_);
     const EntryPlan& plan = entry.entry.plan;
-    if (roster_->lost(plan, sequence, options_->lowest_member_is_root)) {
+    if (roster_->lost(plan, own_from_, options_->lowest_member_is_root)) {
       continue;
     }
     if (readiness(entry, words) != Readiness::ready) {
@@ -268,6 +268,7 @@ void GroupMachine::install(const membership::GroupResolution& resolution) {
   roster_ = std::move(roster);
   view_ = resolution.view;
   frozen_ = false;
+  own_from_ = 0;
   for (std::uint64_t sequence = completed_; sequence < entered_; ++sequence) {
     open(sequence).own_cursor = 0;  // seats of the dead may be this member's now
   }
@@ -292,6 +293,7 @@ void GroupMachine::start_anew(const membership::GroupResolution& resolution) {
   base_ = entered_ = completed_ = completed_by_all_ = resolution.base;
   std::fill(ring_.begin(), ring_.end(), OpenEntry{});
   work_ = Work{};
+  own_from_ = 0;
   completed_unpublished_ = combined_ = frozen_ = false;
   lost_.reset();
   if (failure_met_) {

@@ -79,8 +79,8 @@ struct Action {
     reduce_block,    // contributors' regions (rank order) -> own scratch, divided by their number for AVG
     publish_block,   // release-store `word` into own block word, then a full fence: no later byte may pass it
     copy_block,      // scratch of `source` -> member `destination`'s region; non-temporal stores end with an sfence
-    take_block,      // a range of one input unit of `source`, or zeros -> own output
-    take_reduced,    // a range of one input unit of every contributor, reduced (rank order) -> own output unit 0
+    take_block,      // a range of one input unit of `source`, or zeros -> own output; sfence as above
+    take_reduced,    // a range of one input unit of every contributor, reduced (rank order) -> own output; sfence too
     combine_inline,  // contributors' inline payloads -> own output (asked for only where there are bytes to put there)
     decide,          // while DecisionWord::undecided(): compare-and-swap {sequence, decision, culprit} (policy fail)
     complete,        // entry is over for this member: copy out if outcome is none, then tell the caller
@@ -290,6 +290,7 @@ class GroupMachine {
   std::optional<Failure> failure_;
   bool failure_met_ = false;  // an entry has ended with it
   Work work_;
+  std::uint64_t own_from_ = 0;  // in entries below it this member has nothing left to own or take
   std::uint64_t blocks_taken_over_ = 0;
   mutable std::uint64_t completed_by_all_ = 0;  // every present member had completed this many, when last looked
 };

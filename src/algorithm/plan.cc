@@ -129,7 +129,6 @@ RegionBytes region_bytes(const EntryPlan& plan, std::uint32_t members, Rank self
     case OpKind::reduce:
       return {unit, root ? unit : 0, true};
     case OpKind::broadcast:
-      // Where the lowest member is root, everybody may become it; the caller's input is staged on all members.
     case OpKind::all_gather:
     case OpKind::gather:
       return {unit, 0, false};

@@ -62,10 +62,7 @@ Rank Roster::lowest_contributor(std::uint64_t sequence) const {
   return Rank{static_cast<std::uint32_t>(first - last_op_.begin())};
 }
 
-std::optional<Rank> Roster::lost(const EntryPlan& plan, std::uint64_t sequence, bool lowest_member_is_root) const {
-  if (all_present()) {
-    return std::nullopt;
-  }
+std::optional<Rank> Roster::lost_root(const EntryPlan& plan, std::uint64_t sequence, bool lowest_member_is_root) const {
   const bool any_root = plan.kind == OpKind::broadcast && lowest_member_is_root;
   if (is_rooted(plan.kind) && !any_root && !contributes(plan.root, sequence)) {
     return plan.root;

@@ -43,7 +43,9 @@ class Roster {
   // it can. A function of the decided departures, which are kept, so every survivor says the same of the entry whenever
   // it comes to it (protocol rule 11); and when it is lost nobody has moved a byte of it, for nobody was ready.
   [[nodiscard]] std::optional<Rank> lost(const EntryPlan& plan, std::uint64_t sequence,
-                                         bool lowest_member_is_root) const;
+                                         bool lowest_member_is_root) const {
+    return all_present() ? std::nullopt : lost_root(plan, sequence, lowest_member_is_root);  // asked at every look
+  }
 
   [[nodiscard]] std::uint64_t departed_at(Slot slot) const;  // last_op; of a present member the largest number
   [[nodiscard]] const Seats& seats() const { return seats_; }
@@ -51,6 +53,8 @@ class Roster {
 
  private:
   [[nodiscard]] std::optional<Rank> rank_of(Slot slot) const;
+  [[nodiscard]] std::optional<Rank> lost_root(const EntryPlan& plan, std::uint64_t sequence,
+                                              bool lowest_member_is_root) const;
 
   std::vector<Slot> slots_;
   RankSet present_;

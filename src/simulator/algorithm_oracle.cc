@@ -32,6 +32,10 @@ Value AlgorithmWorld::read_input(std::uint32_t reader, Rank source, std::uint64_
     fail("member " + std::to_string(reader) + " reads the input of member " + std::to_string(source.value()) +
          " to entry " + std::to_string(sequence) + ", which it has completed");
   }
+  if (memory_.entered(source) > sequence + setting_->scenario.window) {
+    fail("member " + std::to_string(reader) + " reads the input of member " + std::to_string(source.value()) +
+         " to entry " + std::to_string(sequence) + ", whose descriptor describes a later one");
+  }
   const bool held = (unmapped_for(members_[reader]) >> source.value() & 1) == 0;
   return held ? memory_.input(source, sequence, unit, cell) : 0;
 }

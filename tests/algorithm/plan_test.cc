@@ -142,7 +142,7 @@ TEST(Plan, InputsHaveRoomForWhatIsTaken) {
 
 TEST(Plan, ConsecutiveBlocksBelongToDifferentMembers) {
   const EntryPlan plan = plan_for(OpKind::all_reduce, 4 << 20, 4);
-  ASSERT_EQ(plan.blocks(), 32U);
+  ASSERT_EQ(plan.blocks(), 64U);
   for (std::uint32_t block = 0; block < plan.blocks(); ++block) {
     EXPECT_EQ(block_plan(plan, 4, block).seat % 4, block % 4);
   }
