@@ -128,7 +128,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   bool do_all_there_is();
   [[nodiscard]] std::optional<transport::WaitBoard> board_of(WorkerId worker) const;
   [[nodiscard]] std::string worker_name(WorkerId worker) const;
-  void fail_for(Group& group, transport::WaitVerdict verdict, const Operation& operation);
+  void fail_for(const transport::WaitVerdict& verdict, Group& waiting_in, const Operation& operation);
   bool look_for_verdicts();
 
   // engine_plain.cc

@@ -126,7 +126,12 @@ void BlockedWait::tell(const std::vector<std::vector<WaitBoard::Blocked>>& block
       break;
     }
   }
-  core_.life_->own_wait_board().tell(*taken_, awaited.any, told, group_.call_text(operation_));
+  transport::WaitRecord record;
+  record.any = awaited.any;
+  record.group = {group_.key(), group_.epoch_word()};
+  record.awaited = std::move(told);
+  record.call = group_.call_text(operation_);
+  core_.life_->own_wait_board().tell(*taken_, record);
 }
 
 Waits BlockedWait::reachable() const {
@@ -148,7 +153,8 @@ Waits BlockedWait::reachable() const {
 
 bool BlockedWait::concerned_by(const WaitVerdict& verdict) const {
   const auto named = [&verdict](const WaitKey& key) {
-    return std::find(verdict.circle.begin(), verdict.circle.end(), key) != verdict.circle.end();
+    return std::any_of(verdict.circle.begin(), verdict.circle.end(),
+                       [&key](const transport::CircleThread& thread) { return thread.key == key; });
   };
   if (named(key_)) return true;
   return watch_.seen() && std::any_of(watch_.seen()->circle.begin(), watch_.seen()->circle.end(), named);
@@ -156,11 +162,14 @@ bool BlockedWait::concerned_by(const WaitVerdict& verdict) const {
 
 void BlockedWait::declare(const OrderCycle& cycle, const Waits& waits) {
   WaitVerdict verdict;
-  verdict.circle = from_the_lowest(cycle.circle);
   std::vector<CircleMember> members;
-  for (const WaitKey& key : verdict.circle) members.push_back({core_.worker_name(key.worker), waits.at(key).call});
+  for (const WaitKey& key : from_the_lowest(cycle.circle)) {
+    const transport::WaitRecord& record = waits.at(key);
+    verdict.circle.push_back({key, record.group});
+    members.push_back({core_.worker_name(key.worker), record.call});
+  }
   verdict.sentence = describe_circle(members);
-  core_.fail_for(group_, std::move(verdict), operation_);
+  core_.fail_for(verdict, group_, operation_);
 }
 
 // ---- the engine's part, under the drive lock -----------------------------------------------------------------------
@@ -195,22 +204,32 @@ std::string EngineCore::worker_name(WorkerId worker) const {
          (coordinated() ? "worker " + std::to_string(worker.value()) + ", " : "") + "pid " + std::to_string(pid) + ")";
 }
 
-// `group` fails, and its other members find on the board that it did, and why.
-void EngineCore::fail_for(Group& group, WaitVerdict verdict, const Operation& operation) {
+// The group in which `operation` waits fails, and every other one that the circle goes through: an op that a member has
+// given up must not succeed where it is called later. Their other members find on the board that they did, and why.
+void EngineCore::fail_for(const WaitVerdict& verdict, Group& waiting_in, const Operation& operation) {
   const auto other = std::find_if(verdict.circle.begin(), verdict.circle.end(),
-                                  [this](const WaitKey& key) { return key.worker != options_.worker; });
-  Status status = group.circle_status(verdict.sentence, operation);
-  if (other != verdict.circle.end()) {
-    const auto peer = peers_.find(other->worker);
-    status.worker = other->worker;
-    if (peer != peers_.end()) status.slot = peer->second->slot;
+                                  [this](const auto& thread) { return thread.key.worker != options_.worker; });
+  const auto fail = [&](Group& group, const Operation* waiting) {
+    Status status = group.circle_status(verdict.sentence, waiting);
+    if (other != verdict.circle.end()) {
+      const auto peer = peers_.find(other->key.worker);
+      status.worker = other->key.worker;
+      if (peer != peers_.end()) status.slot = peer->second->slot;
+    }
+    WaitVerdict own = verdict;
+    own.group = {group.key(), group.epoch_word()};
+    own.place = group.lowest_place();
+    life_->own_wait_board().declare(own);
+    group.fail(std::move(status));
+    group.flush();
+  };
+  fail(waiting_in, &operation);
+  for (const auto& group : groups_) {
+    const transport::GroupEpoch name{group->key(), group->epoch_word()};
+    const bool in_circle = std::any_of(verdict.circle.begin(), verdict.circle.end(),
+                                       [&name](const auto& thread) { return thread.group == name; });
+    if (in_circle && group->health().ok() && !group->alone()) fail(*group, nullptr);
   }
-  verdict.group = group.key();
-  verdict.epoch = group.epoch_word();
-  verdict.place = group.lowest_place();
-  life_->own_wait_board().declare(verdict);
-  group.fail(std::move(status));
-  group.flush();
 }
 
 // What others have declared and concerns this process: a circle with a thread of its own in it, or a group of its own
@@ -233,7 +252,7 @@ bool EngineCore::look_for_verdicts() {
     const auto mine =
         std::find_if(found.begin(), found.end(), [wait](const auto& one) { return wait->concerned_by(one.second); });
     if (mine == found.end()) continue;
-    fail_for(wait->group(), mine->second, wait->operation());
+    fail_for(mine->second, wait->group(), wait->operation());
     failed = true;
   }
   for (const auto& group : groups_) {
@@ -241,7 +260,7 @@ bool EngineCore::look_for_verdicts() {
     std::vector<std::optional<std::uint32_t>> failed_at(group->members().size());
     const WaitVerdict* verdict = nullptr;
     for (const auto& [peer, one] : found) {
-      if (peer == nullptr || one.group != group->key() || one.epoch != group->epoch_word()) continue;
+      if (peer == nullptr || one.group != transport::GroupEpoch{group->key(), group->epoch_word()}) continue;
       const std::optional<Rank> rank = group->members().rank_of(peer->slot);
       if (!rank || !group->has_present(peer->slot) || group->members().peer(*rank).get() != peer) continue;
       failed_at[rank->value()] = one.place;
@@ -253,7 +272,7 @@ bool EngineCore::look_for_verdicts() {
     }
     const std::shared_ptr<Operation> stuck = group->stuck_without(failed_at);
     if (stuck == nullptr) continue;
-    fail_for(*group, *verdict, *stuck);
+    fail_for(*verdict, *group, *stuck);
     failed = true;
   }
   return failed;

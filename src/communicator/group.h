@@ -121,8 +121,8 @@ class Group {
       const std::vector<std::optional<std::uint32_t>>& failed_at) const;
   // "all_reduce of 4 float32, sum #17 of group 'tp'"
   [[nodiscard]] std::string call_text(const Operation& operation) const;
-  // Fault::mismatch of `operation`; `sentence` says who waits for whom.
-  [[nodiscard]] Status circle_status(const std::string& sentence, const Operation& operation) const;
+  // Fault::mismatch, of `operation` if it waits in the circle; `sentence` says who waits for whom.
+  [[nodiscard]] Status circle_status(const std::string& sentence, const Operation* operation) const;
 
   // ---- members and views (group_views.cc) -----------------------------------------------------------------------
   Members& members() { return members_; }

@@ -83,13 +83,16 @@ std::string Group::call_text(const Operation& operation) const {
   return describe_op(operation) + " of group '" + options_.name + "'";
 }
 
-Status Group::circle_status(const std::string& sentence, const Operation& operation) const {
-  Status status(Fault::mismatch, Move::fix_call,
-                sentence + ". They wait for each other for ever: make these calls in the same order on every member. " +
-                    call_text(operation) + " and all later ops of the group fail");
+Status Group::circle_status(const std::string& sentence, const Operation* operation) const {
+  const std::string what = operation == nullptr ? "All ops of group '" + options_.name + "' fail from here on"
+                                                : call_text(*operation) + " and all later ops of the group fail";
+  Status status(
+      Fault::mismatch, Move::fix_call,
+      sentence + ". They wait for each other for ever: make these calls in the same order on every member. " + what);
   status.group = options_.name;
-  status.op = describe_op(operation);
-  status.sequence = operation.sequence();
+  if (operation == nullptr) return status;
+  status.op = describe_op(*operation);
+  status.sequence = operation->sequence();
   return status;
 }
 

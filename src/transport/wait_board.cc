@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "base/assert.h"
@@ -36,26 +35,57 @@ std::string read_text(const std::array<std::atomic<std::uint64_t>, words>& field
   return printable_text(read_fixed_text(bytes));
 }
 
-void write_keys(std::span<WaitKeyWords> field, std::atomic<std::uint32_t>& count, const std::vector<WaitKey>& keys) {
-  const std::size_t written = std::min(keys.size(), field.size());
+void write(GroupEpochWords& words, const GroupEpoch& group) {
+  words.group.store(group.group.value(), relaxed);
+  words.epoch.store(group.epoch, relaxed);
+}
+
+void write(WaitKeyWords& words, const WaitKey& key) {
+  words.worker.store(key.worker.value(), relaxed);
+  words.wait.store(key.wait, relaxed);
+  words.record.store(key.record, relaxed);
+}
+
+void write(CircleThreadWords& words, const CircleThread& thread) {
+  write(words.key, thread.key);
+  write(words.group, thread.group);
+}
+
+// As many as fit.
+template <class Words, std::size_t size, class Value>
+void write_list(std::array<Words, size>& field, std::atomic<std::uint32_t>& count, const std::vector<Value>& values) {
+  const std::size_t written = std::min(values.size(), field.size());
   count.store(static_cast<std::uint32_t>(written), relaxed);
-  for (std::size_t i = 0; i < written; ++i) {
-    field[i].worker.store(keys[i].worker.value(), relaxed);
-    field[i].wait.store(keys[i].wait, relaxed);
-    field[i].record.store(keys[i].record, relaxed);
-  }
+  for (std::size_t i = 0; i < written; ++i) write(field[i], values[i]);
+}
+
+GroupEpoch read(const GroupEpochWords& words) {
+  return {GroupKey(words.group.load(relaxed)), words.epoch.load(relaxed)};
+}
+
+// nullopt: a record that no board has.
+std::optional<WaitKey> read(const WaitKeyWords& words) {
+  const std::uint64_t record = words.record.load(relaxed);
+  if (record >= wait_records) return std::nullopt;
+  return WaitKey{WorkerId(words.worker.load(relaxed)), words.wait.load(relaxed), static_cast<std::uint32_t>(record)};
+}
+
+std::optional<CircleThread> read(const CircleThreadWords& words) {
+  const std::optional<WaitKey> key = read(words.key);
+  if (!key) return std::nullopt;
+  return CircleThread{*key, read(words.group)};
 }
 
 // False: a count or a record that no board has.
-bool read_keys(std::span<const WaitKeyWords> field, const std::atomic<std::uint32_t>& count,
-               std::vector<WaitKey>& keys) {
+template <class Words, std::size_t size, class Value>
+bool read_list(const std::array<Words, size>& field, const std::atomic<std::uint32_t>& count,
+               std::vector<Value>& values) {
   const std::uint32_t written = count.load(relaxed);
   if (written > field.size()) return false;
-  for (const WaitKeyWords& words : field.first(written)) {
-    const std::uint64_t record = words.record.load(relaxed);
-    if (record >= wait_records) return false;
-    keys.push_back(
-        {WorkerId(words.worker.load(relaxed)), words.wait.load(relaxed), static_cast<std::uint32_t>(record)});
+  for (std::uint32_t i = 0; i < written; ++i) {
+    const std::optional<Value> value = read(field[i]);
+    if (!value) return false;
+    values.push_back(*value);
   }
   return true;
 }
@@ -94,7 +124,8 @@ std::optional<WaitRecord> WaitBoard::record(std::uint32_t record) const {
     if (found.wait == 0 || thread == 0 || thread > UINT32_MAX) return std::nullopt;
     found.thread = static_cast<std::uint32_t>(thread);
     found.any = words.any.load(relaxed) != 0;
-    if (!read_keys(words.awaited, words.awaited_count, found.awaited)) return std::nullopt;
+    found.group = read(words.group);
+    if (!read_list(words.awaited, words.awaited_count, found.awaited)) return std::nullopt;
     found.call = read_text(words.call);
     return found;
   });
@@ -130,10 +161,9 @@ std::vector<WaitVerdict> WaitBoard::verdicts() const {
   for (const WaitVerdictWords& words : words_->verdicts) {
     auto one = read_whole(words.sequence, [&words]() -> std::optional<WaitVerdict> {
       WaitVerdict verdict;
-      verdict.group = GroupKey(words.group.load(relaxed));
-      verdict.epoch = words.epoch.load(relaxed);
+      verdict.group = read(words.group);
       verdict.place = words.place.load(relaxed);
-      if (!read_keys(words.circle, words.circle_count, verdict.circle)) return std::nullopt;
+      if (!read_list(words.circle, words.circle_count, verdict.circle)) return std::nullopt;
       verdict.sentence = read_text(words.sentence);
       return verdict;
     });
@@ -163,13 +193,14 @@ std::optional<OwnWaitBoard::Taken> OwnWaitBoard::take(std::uint32_t thread) {
   return std::nullopt;
 }
 
-void OwnWaitBoard::tell(const Taken& taken, bool any, const std::vector<WaitKey>& awaited, const std::string& call) {
+void OwnWaitBoard::tell(const Taken& taken, const WaitRecord& what) {
   CR_ASSERT(taken_.at(taken.record) == taken.wait);
   WaitRecordWords& words = words_->records[taken.record];
   write_whole(words.sequence, record_sequences_[taken.record], [&] {
-    words.any.store(any ? 1 : 0, relaxed);
-    write_keys(words.awaited, words.awaited_count, awaited);
-    write_text(words.call, call);
+    words.any.store(what.any ? 1 : 0, relaxed);
+    write(words.group, what.group);
+    write_list(words.awaited, words.awaited_count, what.awaited);
+    write_text(words.call, what.call);
   });
 }
 
@@ -187,10 +218,9 @@ void OwnWaitBoard::declare(const WaitVerdict& verdict) {
   const std::uint32_t place = declared_++ % wait_verdicts;
   WaitVerdictWords& words = words_->verdicts[place];
   write_whole(words.sequence, verdict_sequences_[place], [&] {
-    words.group.store(verdict.group.value(), relaxed);
-    words.epoch.store(verdict.epoch, relaxed);
+    write(words.group, verdict.group);
     words.place.store(verdict.place, relaxed);
-    write_keys(words.circle, words.circle_count, verdict.circle);
+    write_list(words.circle, words.circle_count, verdict.circle);
     write_text(words.sentence, verdict.sentence);
   });
 }

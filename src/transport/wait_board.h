@@ -27,7 +27,7 @@ namespace closeranks::transport {
 inline constexpr std::uint32_t wait_records = 8;
 // Blocked threads a record names. In a circle of whole groups each wait names the lowest members, who find it.
 inline constexpr std::uint32_t awaited_threads = 16;
-inline constexpr std::uint32_t wait_verdicts = 4;
+inline constexpr std::uint32_t wait_verdicts = 8;
 // Threads of a circle that a verdict names; those of a longer one know it by a thread that both name.
 inline constexpr std::uint32_t circle_threads = 16;
 inline constexpr std::size_t call_text_bytes = 256;
@@ -41,6 +41,13 @@ struct WaitKey {
   friend constexpr auto operator<=>(const WaitKey&, const WaitKey&) = default;
 };
 
+// An op's group in one of its epochs: algorithm::connected_word() of that.
+struct GroupEpoch {
+  GroupKey group;
+  std::uint64_t epoch = 0;
+  friend constexpr auto operator<=>(const GroupEpoch&, const GroupEpoch&) = default;
+};
+
 // What a blocked thread says of its wait.
 struct WaitRecord {
   std::uint64_t wait = 0;
@@ -49,17 +56,24 @@ struct WaitRecord {
   // lasts as long as all the threads named of one worker are blocked. True (a recv from any source): it ends when any
   // of the threads named goes on.
   bool any = false;
+  GroupEpoch group;
   std::vector<WaitKey> awaited;  // at most awaited_threads
   std::string call;              // "all_reduce of 4 float32, sum #17 of group 'tp'"
 };
 
+// One thread of a circle, and the group of the op that it waits in.
+struct CircleThread {
+  WaitKey key;
+  GroupEpoch group;
+  friend constexpr auto operator<=>(const CircleThread&, const CircleThread&) = default;
+};
+
 // A circle that a process has found or learnt of, and a group of its own that failed for it.
 struct WaitVerdict {
-  GroupKey group;
-  std::uint64_t epoch = 0;      // algorithm::connected_word() of the group's epoch
-  std::uint32_t place = 0;      // of the lowest op that failed (Operation::place)
-  std::vector<WaitKey> circle;  // at most circle_threads
-  std::string sentence;         // who waits in which op for whom; cut to fit
+  GroupEpoch group;
+  std::uint32_t place = 0;           // of the lowest op that failed (Operation::place)
+  std::vector<CircleThread> circle;  // at most circle_threads
+  std::string sentence;              // who waits in which op for whom; cut to fit
 };
 
 // ---- layout --------------------------------------------------------------------------------------------------------
@@ -72,12 +86,23 @@ struct WaitKeyWords {
   std::atomic<std::uint64_t> record{0};
 };
 
+struct GroupEpochWords {
+  std::atomic<std::uint64_t> group{0};
+  std::atomic<std::uint64_t> epoch{0};
+};
+
+struct CircleThreadWords {
+  WaitKeyWords key;
+  GroupEpochWords group;
+};
+
 struct alignas(64) WaitRecordWords {
   std::atomic<std::uint64_t> sequence{0};
   std::atomic<std::uint64_t> wait{0};  // 0: free
   std::atomic<std::uint64_t> thread{0};
   std::atomic<std::uint32_t> any{0};
   std::atomic<std::uint32_t> awaited_count{0};
+  GroupEpochWords group;
   std::array<WaitKeyWords, awaited_threads> awaited{};
   std::array<std::atomic<std::uint64_t>, call_text_bytes / 8> call{};  // zero-terminated text
 };
@@ -85,20 +110,19 @@ static_assert(sizeof(WaitRecordWords) == 704);
 
 struct alignas(64) WaitVerdictWords {
   std::atomic<std::uint64_t> sequence{0};  // 0: none yet
-  std::atomic<std::uint64_t> group{0};
-  std::atomic<std::uint64_t> epoch{0};
+  GroupEpochWords group;
   std::atomic<std::uint32_t> place{0};
   std::atomic<std::uint32_t> circle_count{0};
-  std::array<WaitKeyWords, circle_threads> circle{};
+  std::array<CircleThreadWords, circle_threads> circle{};
   std::array<std::atomic<std::uint64_t>, sentence_bytes / 8> sentence{};  // zero-terminated text
 };
-static_assert(sizeof(WaitVerdictWords) == 1472);
+static_assert(sizeof(WaitVerdictWords) == 1728);
 
 struct WaitBoardWords {
   std::array<WaitRecordWords, wait_records> records;
   std::array<WaitVerdictWords, wait_verdicts> verdicts;
 };
-static_assert(sizeof(WaitBoardWords) == 11520);
+static_assert(sizeof(WaitBoardWords) == 19456);
 
 // ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -148,8 +172,9 @@ class OwnWaitBoard {
     std::uint64_t wait = 0;
   };
   std::optional<Taken> take(std::uint32_t thread);
-  // What that wait is about, again and again while it lasts. `awaited` and `call` are cut to fit.
-  void tell(const Taken& taken, bool any, const std::vector<WaitKey>& awaited, const std::string& call);
+  // What that wait is about, again and again while it lasts: all of `what` but its wait and thread. Lists and text are
+  // cut to fit.
+  void tell(const Taken& taken, const WaitRecord& what);
   // The wait is over. To be called before its thread does anything else.
   void release(const Taken& taken);
   // Replaces the oldest verdict. To be called before the waits that it ends are released.

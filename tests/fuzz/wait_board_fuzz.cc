@@ -19,8 +19,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const WaitKey other{WorkerId(1), 2, 3};
   const auto taken = own.take(4711);
   FUZZ_REQUIRE(taken.has_value());
-  own.tell(*taken, false, {other}, "barrier #0 of group 'tp'");
-  own.declare({GroupKey(5), 1, 0, {other}, "rank 0 waits"});
+  WaitRecord told;
+  told.group = {GroupKey(5), 1};
+  told.awaited = {other};
+  told.call = "barrier #0 of group 'tp'";
+  own.tell(*taken, told);
+  own.declare({told.group, 0, {{other, told.group}}, "rank 0 waits"});
 
   const std::size_t start = (data[0] | data[1] << 8) % (sizeof(WaitBoardWords) / 8) * 8;
   const std::size_t bytes = std::min(size - 2, sizeof(WaitBoardWords) - start);
@@ -44,10 +48,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   for (const WaitVerdict& verdict : board.verdicts()) {
     FUZZ_REQUIRE(verdict.circle.size() <= circle_threads && verdict.sentence.size() <= sentence_bytes);
-    for (const WaitKey& key : verdict.circle) FUZZ_REQUIRE(key.record < wait_records);
+    for (const CircleThread& thread : verdict.circle) FUZZ_REQUIRE(thread.key.record < wait_records);
   }
 
-  own.tell(*taken, true, {}, "again");
+  own.tell(*taken, told);
   own.release(*taken);
   const auto again = own.take(1);
   FUZZ_REQUIRE(again.has_value() && again->record == taken->record);

@@ -85,9 +85,16 @@ TEST(Golden, WaitBoard) {
   OwnWaitBoard& board = life.value()->own_wait_board();
   const WaitKey awaited{WorkerId(3), 9, 7};
   const auto taken = board.take(4711);
-  board.tell(*taken, true, {awaited, {WorkerId(5), 2, 0}}, "barrier #0 of group 'tp'");
-  board.declare(
-      {GroupKey(0xfeed), 1, 5, {awaited, {WorkerId(7), 1, 0}}, "rank 2 waits for rank 1, which waits for rank 2"});
+  WaitRecord record;
+  record.any = true;
+  record.group = {GroupKey(0xfeed), 1};
+  record.awaited = {awaited, {WorkerId(5), 2, 0}};
+  record.call = "barrier #0 of group 'tp'";
+  board.tell(*taken, record);
+  board.declare({{GroupKey(0xfeed), 1},
+                 5,
+                 {{awaited, {GroupKey(0xbeef), 2}}, {{WorkerId(7), 1, 0}, record.group}},
+                 "rank 2 waits for rank 1, which waits for rank 2"});
   std::string bytes(sizeof(WaitBoardWords), '\0');
   ASSERT_EQ(::pread(life.value()->descriptor().get(), bytes.data(), bytes.size(), 4096),
             static_cast<ssize_t>(bytes.size()));

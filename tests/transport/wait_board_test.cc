@@ -22,6 +22,17 @@ WaitKey key(std::uint64_t worker, std::uint64_t wait, std::uint32_t record = 0) 
   return {WorkerId(worker), wait, record};
 }
 
+WaitRecord told(bool any, std::vector<WaitKey> awaited, std::string call) {
+  WaitRecord record;
+  record.any = any;
+  record.group = {GroupKey(0xfeed), 77};
+  record.awaited = std::move(awaited);
+  record.call = std::move(call);
+  return record;
+}
+
+CircleThread thread_of(const WaitKey& key, std::uint64_t group) { return {key, {GroupKey(group), 1}}; }
+
 class Board : public ::testing::Test {
  protected:
   std::unique_ptr<WaitBoardWords> words_ = std::make_unique<WaitBoardWords>();
@@ -41,11 +52,13 @@ TEST_F(Board, ARecordIsReadAsItWasWritten) {
   EXPECT_TRUE(record->awaited.empty());
   EXPECT_EQ(record->call, "");
 
-  own_.tell(*taken, true, {key(3, 9, 7), key(~std::uint64_t{0}, 1)}, "recv of 4 float32 from any rank of group 'tp'");
+  own_.tell(*taken,
+            told(true, {key(3, 9, 7), key(~std::uint64_t{0}, 1)}, "recv of 4 float32 from any rank of group 'tp'"));
   record = board_.record(taken->record);
   ASSERT_TRUE(record);
   EXPECT_EQ(record->wait, taken->wait);
   EXPECT_TRUE(record->any);
+  EXPECT_EQ(record->group, (GroupEpoch{GroupKey(0xfeed), 77}));
   EXPECT_EQ(record->awaited, (std::vector<WaitKey>{key(3, 9, 7), key(~std::uint64_t{0}, 1)}));
   EXPECT_EQ(record->call, "recv of 4 float32 from any rank of group 'tp'");
   EXPECT_TRUE(board_.lasts(taken->record, taken->wait));
@@ -88,7 +101,7 @@ TEST_F(Board, OfAThreadThatWaitsTwiceTheInnerWaitCounts) {
   const auto outer = own_.take(7);
   const auto inner = own_.take(7);
   const auto other = own_.take(8);
-  own_.tell(*inner, false, {key(1, 1)}, "");
+  own_.tell(*inner, told(false, {key(1, 1)}, ""));
   auto blocked = board_.blocked();
   ASSERT_EQ(blocked.size(), 2u);
   EXPECT_EQ(blocked[0].wait, inner->wait);
@@ -106,39 +119,41 @@ TEST_F(Board, WhatIsTooLongIsCut) {
   const auto taken = own_.take(1);
   std::vector<WaitKey> many;
   for (std::uint64_t i = 0; i < 40; ++i) many.push_back(key(i, i + 1));
-  own_.tell(*taken, false, many, std::string(1000, 'x'));
+  own_.tell(*taken, told(false, many, std::string(1000, 'x')));
   const auto record = board_.record(taken->record);
   ASSERT_TRUE(record);
   EXPECT_EQ(record->awaited, std::vector<WaitKey>(many.begin(), many.begin() + awaited_threads));
   EXPECT_EQ(record->call, std::string(call_text_bytes - 1, 'x'));
-  own_.declare({GroupKey(1), 1, 0, many, std::string(5000, 'y')});
+  std::vector<CircleThread> circle;
+  for (const WaitKey& one : many) circle.push_back(thread_of(one, one.wait));
+  own_.declare({{GroupKey(1), 1}, 0, circle, std::string(5000, 'y')});
   ASSERT_EQ(board_.verdicts().size(), 1u);
-  EXPECT_EQ(board_.verdicts()[0].circle, std::vector<WaitKey>(many.begin(), many.begin() + circle_threads));
+  EXPECT_EQ(board_.verdicts()[0].circle, std::vector<CircleThread>(circle.begin(), circle.begin() + circle_threads));
   EXPECT_EQ(board_.verdicts()[0].sentence, std::string(sentence_bytes - 1, 'y'));
 }
 
 TEST_F(Board, TheLastVerdictsAreKept) {
   EXPECT_FALSE(board_.has_verdicts());
   EXPECT_TRUE(board_.verdicts().empty());
-  own_.declare({GroupKey(5), 77, 3, {key(0, 4, 1), key(1, 9, 2)}, "rank 0 waits for rank 1 for rank 0"});
+  const std::vector<CircleThread> circle{thread_of(key(0, 4, 1), 5), thread_of(key(1, 9, 2), 6)};
+  own_.declare({{GroupKey(5), 77}, 3, circle, "rank 0 waits for rank 1 for rank 0"});
   EXPECT_TRUE(board_.has_verdicts());
   const auto verdicts = board_.verdicts();
   ASSERT_EQ(verdicts.size(), 1u);
-  EXPECT_EQ(verdicts[0].group, GroupKey(5));
-  EXPECT_EQ(verdicts[0].epoch, 77u);
+  EXPECT_EQ(verdicts[0].group, (GroupEpoch{GroupKey(5), 77}));
   EXPECT_EQ(verdicts[0].place, 3u);
-  EXPECT_EQ(verdicts[0].circle, (std::vector<WaitKey>{key(0, 4, 1), key(1, 9, 2)}));
+  EXPECT_EQ(verdicts[0].circle, circle);
   EXPECT_EQ(verdicts[0].sentence, "rank 0 waits for rank 1 for rank 0");
-  for (std::uint64_t i = 0; i < wait_verdicts; ++i) own_.declare({GroupKey(10 + i), 1, 0, {}, ""});
+  for (std::uint64_t i = 0; i < wait_verdicts; ++i) own_.declare({{GroupKey(10 + i), 1}, 0, {}, ""});
   std::vector<std::uint64_t> groups;
-  for (const WaitVerdict& verdict : board_.verdicts()) groups.push_back(verdict.group.value());
+  for (const WaitVerdict& verdict : board_.verdicts()) groups.push_back(verdict.group.group.value());
   std::sort(groups.begin(), groups.end());
-  EXPECT_EQ(groups, (std::vector<std::uint64_t>{10, 11, 12, 13}));
+  EXPECT_EQ(groups, (std::vector<std::uint64_t>{10, 11, 12, 13, 14, 15, 16, 17}));
 }
 
 TEST_F(Board, TextOfAStrangerHasNoControlCharacters) {
   const auto taken = own_.take(1);
-  own_.tell(*taken, false, {}, "a\nb\x1b[31m\xff");
+  own_.tell(*taken, told(false, {}, "a\nb\x1b[31m\xff"));
   EXPECT_EQ(board_.record(taken->record)->call, "a?b?[31m?");
 }
 
@@ -155,7 +170,7 @@ TEST_F(Board, ATornRecordIsNoRecord) {
 
 TEST_F(Board, ACountOrARecordThatCannotBeIsNoRecord) {
   const auto taken = own_.take(1);
-  own_.tell(*taken, false, {key(1, 1)}, "x");
+  own_.tell(*taken, told(false, {key(1, 1)}, "x"));
   WaitRecordWords& words = words_->records[taken->record];
   words.awaited_count = awaited_threads + 1;
   EXPECT_FALSE(board_.record(taken->record));
@@ -171,7 +186,7 @@ TEST_F(Board, ACountOrARecordThatCannotBeIsNoRecord) {
   EXPECT_FALSE(board_.record(wait_records));
   EXPECT_FALSE(board_.lasts(wait_records, 1));
   EXPECT_FALSE(board_.lasts(0, 0));
-  own_.declare({GroupKey(1), 1, 0, {key(1, 1)}, "x"});
+  own_.declare({{GroupKey(1), 1}, 0, {thread_of(key(1, 1), 1)}, "x"});
   words_->verdicts[0].circle_count = circle_threads + 1;
   EXPECT_TRUE(board_.verdicts().empty());
 }
@@ -181,7 +196,7 @@ TEST_F(Board, StrayStoresDoNotStopTheOwner) {
   const auto taken = own_.take(1);
   words_->records[taken->record].wait = 12345;
   words_->records[taken->record].sequence = 7;
-  own_.tell(*taken, false, {}, "still here");
+  own_.tell(*taken, told(false, {}, "still here"));
   own_.release(*taken);
   const auto again = own_.take(1);
   ASSERT_TRUE(again);
@@ -219,10 +234,13 @@ TEST_F(Board, AReaderNeverSeesAMixture) {
     for (std::uint64_t i = 1; !stop.load(); ++i) {
       const auto taken = own_.take(static_cast<std::uint32_t>(i % 1000 + 1));
       const std::vector<WaitKey> awaited(i % (awaited_threads + 1), key(taken->wait, taken->wait, i % wait_records));
-      own_.tell(*taken, i % 2 == 0, awaited, std::string(taken->wait % 250, static_cast<char>('a' + taken->wait % 26)));
-      own_.declare({GroupKey(i), i, 0, awaited, std::string(i % 900, 'z')});
+      const std::string call(taken->wait % 250, static_cast<char>('a' + taken->wait % 26));
+      own_.tell(*taken, told(i % 2 == 0, awaited, call));
+      const std::vector<CircleThread> circle(i % (circle_threads + 1),
+                                             thread_of(awaited.empty() ? key(1, 1) : awaited[0], i));
+      own_.declare({{GroupKey(i), i}, 0, circle, std::string(i % 900, 'z')});
+      if (i % 4 == 0) std::this_thread::yield();  // one core may be all there is: let it be read, too
       own_.release(*taken);
-      if (i % 64 == 0) std::this_thread::yield();
     }
   });
   std::uint64_t seen = 0;
@@ -239,13 +257,15 @@ TEST_F(Board, AReaderNeverSeesAMixture) {
       }
     }
     for (const WaitVerdict& verdict : board_.verdicts()) {
-      EXPECT_EQ(verdict.group.value(), verdict.epoch);
-      EXPECT_EQ(verdict.sentence.size(), verdict.epoch % 900);
+      EXPECT_EQ(verdict.group.group.value(), verdict.group.epoch);
+      EXPECT_EQ(verdict.sentence.size(), verdict.group.epoch % 900);
+      EXPECT_EQ(verdict.circle.size(), verdict.group.epoch % (circle_threads + 1));
+      for (const CircleThread& thread : verdict.circle) EXPECT_EQ(thread.group.group, verdict.group.group);
     }
   }
   stop = true;
   writer.join();
-  EXPECT_GT(seen, 100u);
+  EXPECT_GT(seen, 10u);
 }
 
 // In the life memory, from another process, and after its end.
@@ -255,10 +275,11 @@ TEST(LifeBoard, APeerReadsItAndItOutlivesTheProcess) {
     auto life = OwnLife::create(identity, watchers_of(4));
     if (!life.ok()) return 1;
     const auto taken = life.value()->own_wait_board().take(42);
-    life.value()->own_wait_board().tell(*taken, false, {key(1, 2, 3)}, "barrier #0 of group 'dp'");
+    life.value()->own_wait_board().tell(*taken, told(false, {key(1, 2, 3)}, "barrier #0 of group 'dp'"));
     if (!parent.say('l', &life.value()->descriptor())) return 2;
     parent.hear();
-    life.value()->own_wait_board().declare({GroupKey(9), 1, 5, {key(7, 1), key(1, 2, 3)}, "they wait"});
+    life.value()->own_wait_board().declare(
+        {{GroupKey(9), 1}, 5, {thread_of(key(7, 1), 9), thread_of(key(1, 2, 3), 8)}, "they wait"});
     life.value()->own_wait_board().release(*taken);
     return 0;
   });
