@@ -248,7 +248,6 @@ class GroupMachine {
 
   // completion.cc
   Action finish_lowest(const Words& words);
-  void start_anew(const membership::GroupResolution& resolution);
   Action complete(Fault outcome, Rank culprit) const;
   [[nodiscard]] std::optional<Rank> missing(const Entry& entry) const;
   Action fail_from_lowest(Fault outcome, Rank culprit);
@@ -257,6 +256,9 @@ class GroupMachine {
   // Who has yet to say that the block is distributed; nobody: it is, or its only taker is gone.
   [[nodiscard]] std::optional<Rank> awaited(const Entry& entry, std::uint32_t block, const Words& words) const;
   Action next_block(const Words& words);
+
+  // view_change.cc
+  void start_anew(const membership::GroupResolution& resolution);
 
   // taker.cc
   [[nodiscard]] TakePlan taking_of(const Entry& entry, Rank taker) const;
