@@ -65,7 +65,7 @@ def two_groups_one_after_the_other(rank: int, world: int) -> None:
     assert _closeranks.in_shared_memory(first)
     dist.destroy_process_group()
     assert not _closeranks.in_shared_memory(torch.ones(1 << 20)), "no engine, no arena"
-    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
     dist.init_process_group("closeranks", store=store, rank=rank, world_size=world)
     second = torch.full((1 << 20,), 2.0)
     assert _closeranks.in_shared_memory(second)
