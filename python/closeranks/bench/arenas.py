@@ -13,6 +13,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -69,19 +70,19 @@ def works() -> dict[str, Callable[[], None]]:
 def serve() -> None:
     """Answers each line "NAME RUNS" with the seconds per run."""
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
-    dist.init_process_group("closeranks", store=store, rank=0, world_size=1)
-    kept = torch.ones(64 * MIB)
-    known = works()
-    for line in sys.stdin:
-        name, runs = line.strip().rsplit(" ", 1)
-        step = known[name]
-        start = time.perf_counter()
-        for _ in range(int(runs)):
-            step()
-        print((time.perf_counter() - start) / int(runs), flush=True)
-    del kept
-    dist.destroy_process_group()
+    with tempfile.TemporaryDirectory(prefix="closeranks-bench-") as folder:
+        dist.init_process_group("closeranks", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        kept = torch.ones(64 * MIB)
+        known = works()
+        for line in sys.stdin:
+            name, runs = line.strip().rsplit(" ", 1)
+            step = known[name]
+            start = time.perf_counter()
+            for _ in range(int(runs)):
+                step()
+            print((time.perf_counter() - start) / int(runs), flush=True)
+        del kept
+        dist.destroy_process_group()
 
 
 class Server:
