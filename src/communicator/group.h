@@ -188,7 +188,7 @@ class Group {
   void copy_out(const InFlight& entry);
   void leave(const algorithm::Action& action);
   void take_in_table(Operation& operation);
-  void abandon(const InFlight& entry, bool input);
+  void abandon(const InFlight& entry);
   [[nodiscard]] const std::shared_ptr<const Contributors>& contributors_of(std::uint64_t sequence);
 
   // group_small.cc
