@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc)
 help:
 	@echo "make demo   train on 4 workers, kill two of them, show what it cost (about two minutes)"
 	@echo "make test   build, lint and run every test; ends with one summary line"
-	@echo "make bench  all_reduce beside Gloo, alternating in one run"
+	@echo "make bench  all_reduce beside Gloo and Open MPI, alternating in one run (two minutes)"
 	@echo "make soak   long kill matrices, more seeds, sanitizers and fuzzing (an hour)"
 	@echo "make build  only set up and build; then .venv/bin/closeranks and 'import closeranks' in .venv/bin/python"
 	@echo "make lint   clang-format, clang-tidy on changed files, ruff, mypy"
@@ -24,10 +24,10 @@ setup:
 setup-test:
 	@scripts/setup.sh test
 
-# The tool, the simulator and the torch plugin; build-all adds the tests.
+# The tools, the library and the torch plugin; build-all adds the tests.
 .PHONY: build build-all
 build: setup
-	@scripts/build.sh $(BUILD) $(JOBS) closeranks closeranks-sim closeranks_plugin
+	@scripts/build.sh $(BUILD) $(JOBS) closeranks closeranks-sim closeranks-bench-worker closeranks_library closeranks_plugin
 build-all: setup-test
 	@scripts/build.sh $(BUILD) $(JOBS) all
 
@@ -35,8 +35,10 @@ build-all: setup-test
 demo: build
 	@.venv/bin/closeranks demo
 
+# Without Open MPI (no network, say) the bench measures the rest.
 .PHONY: bench
 bench: build
+	-@scripts/setup.sh bench
 	@.venv/bin/closeranks bench
 
 .PHONY: test

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CPP_FOLDERS = ("include", "src", "tools", "bindings", "tests")
+CPP_FOLDERS = ("include", "src", "tools", "bindings", "examples", "tests")
 
 
 def cpp_files(*suffixes: str) -> list[Path]:

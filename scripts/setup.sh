@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing and says what it does: Debian packages, .venv, its python packages.
-# Usage: scripts/setup.sh build|test   (test: also what lint and fuzzing need)
+# Usage: scripts/setup.sh build|test|bench   (test: also what lint and fuzzing need; bench: also Open MPI)
 # Does nothing, quickly, when everything is there. Stops with one sentence when it cannot go on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +17,7 @@ version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 packages=(g++ make cmake ninja-build ccache libasio-dev libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
           libssl-dev libgtest-dev libgmock-dev libhwy-dev)
 [ "$purpose" = test ] && packages+=(clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev git)
+[ "$purpose" = bench ] && packages+=(openmpi-bin libopenmpi-dev)
 "$python" -c 'import venv, ensurepip' 2>/dev/null || packages+=(python3-venv)
 headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
 [ -e "$headers/Python.h" ] || packages+=(python3-dev)

@@ -28,7 +28,7 @@ constexpr std::string_view usage =
     "  closeranks run [flags] script.py [arguments]   start a script on several workers of this host\n"
     "  closeranks job status | resize N               a running job: how it is; grow or shrink it\n"
     "  closeranks demo [flags]                        train, lose two workers on the way, and see what it cost\n"
-    "  closeranks bench [flags]                       all_reduce beside Gloo\n"
+    "  closeranks bench [OP] [flags]                  collectives beside Gloo, Open MPI and the memory's limit\n"
     "  closeranks version                             print the version\n"
     "\n"
     "Each has --help.\n";

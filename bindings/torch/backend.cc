@@ -177,18 +177,12 @@ WorkOptions CloseranksBackend::work_options(Issue how, Tensors results) {
   return options;
 }
 
-c10::intrusive_ptr<CloseranksWork> CloseranksBackend::start(std::vector<TensorCall> calls, WorkOptions options) {
-  return CloseranksWork::start(*communicator_, std::move(calls), std::move(options), hooks_, timeouts_);
-}
-
-c10::intrusive_ptr<CloseranksWork> CloseranksBackend::issue(std::vector<TensorCall> calls, Issue how, Tensors results) {
-  return start(std::move(calls), work_options(how, std::move(results)));
+c10::intrusive_ptr<CloseranksWork> CloseranksBackend::start(TensorCall call, WorkOptions options) {
+  return CloseranksWork::start(*communicator_, std::move(call), std::move(options), hooks_, timeouts_);
 }
 
 c10::intrusive_ptr<CloseranksWork> CloseranksBackend::issue(TensorCall call, Issue how, Tensors results) {
-  std::vector<TensorCall> calls;
-  calls.push_back(std::move(call));
-  return issue(std::move(calls), how, std::move(results));
+  return start(std::move(call), work_options(how, std::move(results)));
 }
 
 }  // namespace closeranks::torch_binding

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,6 +22,23 @@
 #include "work.h"
 
 namespace closeranks::torch_binding {
+
+// While one lives, the all_reduces that this thread issues carry `fingerprint` (communicator.h, Call): DDP's hook says
+// by it how a bucket is laid out, and torch's options have no place for that.
+class FingerprintScope {
+ public:
+  explicit FingerprintScope(std::uint64_t fingerprint) : outer_(current()) { current() = fingerprint; }
+  ~FingerprintScope() { current() = outer_; }
+  FingerprintScope(const FingerprintScope&) = delete;
+  FingerprintScope& operator=(const FingerprintScope&) = delete;
+  static std::uint64_t& current() {
+    static thread_local std::uint64_t fingerprint = 0;
+    return fingerprint;
+  }
+
+ private:
+  std::uint64_t outer_;
+};
 
 class CloseranksBackend final : public c10d::Backend {
  public:
@@ -47,7 +65,6 @@ class CloseranksBackend final : public c10d::Backend {
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPointer allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPointer allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
-  // An all_reduce whose result only the root keeps.
   WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
   WorkPointer allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
   WorkPointer all_gather_single(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
@@ -63,6 +80,10 @@ class CloseranksBackend final : public c10d::Backend {
                                     const c10d::ReduceScatterOptions& options) override;
   WorkPointer reduce_scatter_single_coalesced(Tensors& outputs, Tensors& inputs,
                                               const c10d::ReduceScatterOptions& options) override;
+  // An empty list of sizes means equal parts.
+  WorkPointer all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_sizes,
+                                std::vector<std::int64_t>& input_sizes, const c10d::AllToAllOptions& options) override;
+  WorkPointer alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
   // Blocks. The error names every member that has not come, so `wait_all_ranks` changes nothing.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
@@ -71,11 +92,6 @@ class CloseranksBackend final : public c10d::Backend {
   WorkPointer send(Tensors& tensors, int destination, int tag) override;
   WorkPointer recv(Tensors& tensors, int source, int tag) override;
   WorkPointer recvAnysource(Tensors& tensors, int tag) override;
-  // Made of sends and receives. An empty list of sizes means equal parts. A vacant member's part is zeros.
-  WorkPointer all_to_all_single(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_sizes,
-                                std::vector<std::int64_t>& input_sizes, const c10d::AllToAllOptions& options) override;
-  WorkPointer alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
-
   // ---- the group ---------------------------------------------------------------------------------------------------
   std::uint64_t getSequenceNumberForGroup() override { return communicator_->next_sequence(); }
   bool supportsSplitting() const override { return true; }
@@ -101,14 +117,13 @@ class CloseranksBackend final : public c10d::Backend {
     bool async = true;  // false: the caller waits at once
   };
   c10::intrusive_ptr<CloseranksWork> issue(TensorCall call, Issue how, Tensors results);
-  c10::intrusive_ptr<CloseranksWork> issue(std::vector<TensorCall> calls, Issue how, Tensors results);
   // An op whose result has a part per member. Parts of vacant members are zeros, which is said once per group; on a
   // group of DDP's own, `fill_part` replaces them (the all_gather of its constructor must not see a difference).
   using FillPart = std::function<void(std::size_t rank)>;
   c10::intrusive_ptr<CloseranksWork> issue_gathering(TensorCall call, Issue how, Tensors results,
                                                      const FillPart& fill_part = {});
   static WorkOptions work_options(Issue how, Tensors results);
-  c10::intrusive_ptr<CloseranksWork> start(std::vector<TensorCall> calls, WorkOptions options);
+  c10::intrusive_ptr<CloseranksWork> start(TensorCall call, WorkOptions options);
   static const at::Tensor& only_one(const Tensors& tensors, const char* op);
   [[nodiscard]] Rank checked_rank(std::int64_t rank, const char* op) const;
 

@@ -52,13 +52,45 @@ void check_whole(const at::Tensor& whole, const at::Tensor& unit, int ranks, con
   }
 }
 
+// Bytes of the rows of `tensor` that go to or come from each rank: `sizes` rows, or equal parts when it is empty.
+std::vector<std::uint64_t> bytes_by_rank(const at::Tensor& tensor, const std::vector<std::int64_t>& sizes,
+                                         std::int64_t ranks, const char* which) {
+  const std::string op = std::string("all_to_all_single's ") + which;
+  if (tensor.dim() == 0) {
+    throw_invalid_call(op + " is a scalar; it needs a first dimension to cut");
+  }
+  const std::int64_t rows = tensor.size(0);
+  const std::uint64_t row_bytes = rows == 0 ? 0 : tensor.nbytes() / static_cast<std::uint64_t>(rows);
+  if (sizes.empty()) {
+    if (rows % ranks != 0) {
+      throw_invalid_call(op + " has " + std::to_string(rows) + " rows, which " + std::to_string(ranks) +
+                         " ranks cannot share equally; give split sizes");
+    }
+    return std::vector<std::uint64_t>(static_cast<std::size_t>(ranks),
+                                      row_bytes * static_cast<std::uint64_t>(rows / ranks));
+  }
+  std::vector<std::uint64_t> bytes;
+  std::int64_t sum = 0;
+  for (const std::int64_t size : sizes) {
+    if (size < 0) {
+      throw_invalid_call(op + " split sizes have " + std::to_string(size) + " among them; none can be negative");
+    }
+    bytes.push_back(row_bytes * static_cast<std::uint64_t>(size));
+    sum += size;
+  }
+  if (static_cast<std::int64_t>(sizes.size()) != ranks || sum != rows) {
+    throw_invalid_call(op + " split sizes must be one per rank and add up to its " + std::to_string(rows) + " rows");
+  }
+  return bytes;
+}
+
 }  // namespace
 
 CloseranksBackend::WorkPointer CloseranksBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   const at::Tensor& tensor = only_one(tensors, "broadcast");
   TensorCall call(OpKind::broadcast, "broadcast");
   call.call().root = checked_rank(options.rootRank, "broadcast");
-  call.call().dtype = dtype_for_moving(tensor.scalar_type());
+  call.move_type(tensor.scalar_type());
   call.add_in_place(tensor);
   return issue(std::move(call), {c10d::OpType::BROADCAST, "closeranks:broadcast", options.timeout, options.asyncOp},
                tensors);
@@ -67,8 +99,8 @@ CloseranksBackend::WorkPointer CloseranksBackend::broadcast(Tensors& tensors, co
 CloseranksBackend::WorkPointer CloseranksBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   const at::Tensor& tensor = only_one(tensors, "all_reduce");
   TensorCall call(OpKind::all_reduce, "all_reduce");
-  call.call().reduce = reduce_op(options.reduceOp, "all_reduce");
-  call.call().dtype = dtype_for_reducing(tensor.scalar_type(), "all_reduce");
+  call.reduce_type(tensor.scalar_type(), options.reduceOp);
+  call.call().fingerprint = FingerprintScope::current();
   call.add_in_place(tensor);
   return issue(std::move(call), {c10d::OpType::ALLREDUCE, "closeranks:all_reduce", options.timeout, options.asyncOp},
                tensors);
@@ -87,8 +119,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::allreduce_coalesced(Tensors& t
   const at::ScalarType type = tensors.front().scalar_type();
   check_same_type(tensors, type, "all_reduce_coalesced");
   TensorCall call(OpKind::all_reduce, "all_reduce_coalesced");
-  call.call().reduce = reduce_op(options.reduceOp, "all_reduce_coalesced");
-  call.call().dtype = dtype_for_reducing(type, "all_reduce_coalesced");
+  call.reduce_type(type, options.reduceOp);
   for (const at::Tensor& tensor : tensors) {
     call.add_in_place(tensor);
   }
@@ -98,14 +129,13 @@ CloseranksBackend::WorkPointer CloseranksBackend::allreduce_coalesced(Tensors& t
 
 CloseranksBackend::WorkPointer CloseranksBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   const at::Tensor& tensor = only_one(tensors, "reduce");
-  TensorCall call(OpKind::all_reduce, "reduce");
-  call.call().reduce = reduce_op(options.reduceOp, "reduce");
-  call.call().dtype = dtype_for_reducing(tensor.scalar_type(), "reduce");
-  if (checked_rank(options.rootRank, "reduce") == communicator_->rank()) {
+  TensorCall call(OpKind::reduce, "reduce");
+  call.call().root = checked_rank(options.rootRank, "reduce");
+  call.reduce_type(tensor.scalar_type(), options.reduceOp);
+  if (call.call().root == communicator_->rank()) {
     call.add_in_place(tensor);
   } else {
     call.add_input(tensor);
-    call.add_discarded_output(tensor);
   }
   return issue(std::move(call), {c10d::OpType::REDUCE, "closeranks:reduce", options.timeout, options.asyncOp}, tensors);
 }
@@ -115,9 +145,7 @@ c10::intrusive_ptr<CloseranksWork> CloseranksBackend::issue_gathering(TensorCall
   WorkOptions options = work_options(how, std::move(results));
   if (communicator_->alone()) {
     // A newcomer's own input is in every place: nothing is missing.
-    std::vector<TensorCall> calls;
-    calls.push_back(std::move(call));
-    return start(std::move(calls), std::move(options));
+    return start(std::move(call), std::move(options));
   }
   options.after_success = [said = said_vacant_, group = communicator_->options(), name = call.name(),
                            fill_part](const Contributors& from) {
@@ -137,9 +165,7 @@ c10::intrusive_ptr<CloseranksWork> CloseranksBackend::issue_gathering(TensorCall
                    " vacant slots; work.contributors() tells which parts are real (said once per group)");
     }
   };
-  std::vector<TensorCall> calls;
-  calls.push_back(std::move(call));
-  return start(std::move(calls), std::move(options));
+  return start(std::move(call), std::move(options));
 }
 
 CloseranksBackend::WorkPointer CloseranksBackend::allgather(TensorLists& outputs, Tensors& inputs,
@@ -148,7 +174,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::allgather(TensorLists& outputs
   const Tensors& parts = only_list(outputs, "all_gather");
   check_parts(parts, input, getSize(), "all_gather");
   TensorCall call(OpKind::all_gather, "all_gather");
-  call.call().dtype = dtype_for_moving(input.scalar_type());
+  call.move_type(input.scalar_type());
   call.add_input(input);
   for (const at::Tensor& part : parts) {
     call.add_output(part);
@@ -165,7 +191,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::all_gather_single(at::Tensor& 
                                                                     const c10d::AllgatherOptions& options) {
   check_whole(output, input, getSize(), "all_gather_single");
   TensorCall call(OpKind::all_gather, "all_gather_single");
-  call.call().dtype = dtype_for_moving(input.scalar_type());
+  call.move_type(input.scalar_type());
   call.add_input(input);
   call.add_output(output);
   return issue_gathering(
@@ -179,7 +205,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::allgather_coalesced(TensorList
     throw_invalid_call("all_gather_coalesced needs tensors, and one list of outputs per rank");
   }
   TensorCall call(OpKind::all_gather, "all_gather_coalesced");
-  call.call().dtype = dtype_for_moving(inputs.front().scalar_type());
+  call.move_type(inputs.front().scalar_type());
   check_same_type(inputs, inputs.front().scalar_type(), "all_gather_coalesced");
   for (const at::Tensor& input : inputs) {
     call.add_input(input);
@@ -208,7 +234,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::all_gather_single_coalesced(Te
   TensorCall call(OpKind::all_gather, "all_gather_single_coalesced");
   const at::ScalarType type = inputs.front().scalar_type();
   check_same_type(inputs, type, "all_gather_single_coalesced");
-  call.call().dtype = dtype_for_moving(type);
+  call.move_type(type);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_whole(outputs[i], inputs[i], getSize(), "all_gather_single_coalesced");
     call.add_input(inputs[i]);
@@ -225,7 +251,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::gather(TensorLists& outputs, T
   const at::Tensor& input = only_one(inputs, "gather");
   TensorCall call(OpKind::gather, "gather");
   call.call().root = checked_rank(options.rootRank, "gather");
-  call.call().dtype = dtype_for_moving(input.scalar_type());
+  call.move_type(input.scalar_type());
   call.add_input(input);
   Tensors results;
   if (call.call().root == communicator_->rank()) {
@@ -245,7 +271,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::gather_single(at::Tensor& outp
                                                                 const c10d::GatherOptions& options) {
   TensorCall call(OpKind::gather, "gather_single");
   call.call().root = checked_rank(options.rootRank, "gather_single");
-  call.call().dtype = dtype_for_moving(input.scalar_type());
+  call.move_type(input.scalar_type());
   call.add_input(input);
   Tensors results;
   if (call.call().root == communicator_->rank()) {
@@ -262,7 +288,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::scatter(Tensors& outputs, Tens
   const at::Tensor& output = only_one(outputs, "scatter");
   TensorCall call(OpKind::scatter, "scatter");
   call.call().root = checked_rank(options.rootRank, "scatter");
-  call.call().dtype = dtype_for_moving(output.scalar_type());
+  call.move_type(output.scalar_type());
   if (call.call().root == communicator_->rank()) {
     const Tensors& parts = only_list(inputs, "scatter");
     check_parts(parts, output, getSize(), "scatter");
@@ -283,8 +309,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::reduce_scatter(Tensors& output
   const Tensors& parts = only_list(inputs, "reduce_scatter");
   check_parts(parts, output, getSize(), "reduce_scatter");
   TensorCall call(OpKind::reduce_scatter, "reduce_scatter");
-  call.call().reduce = reduce_op(options.reduceOp, "reduce_scatter");
-  call.call().dtype = dtype_for_reducing(output.scalar_type(), "reduce_scatter");
+  call.reduce_type(output.scalar_type(), options.reduceOp);
   for (const at::Tensor& part : parts) {
     call.add_input(part);
   }
@@ -297,8 +322,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::reduce_scatter_single(at::Tens
                                                                         const c10d::ReduceScatterOptions& options) {
   check_whole(input, output, getSize(), "reduce_scatter_single");
   TensorCall call(OpKind::reduce_scatter, "reduce_scatter_single");
-  call.call().reduce = reduce_op(options.reduceOp, "reduce_scatter_single");
-  call.call().dtype = dtype_for_reducing(output.scalar_type(), "reduce_scatter_single");
+  call.reduce_type(output.scalar_type(), options.reduceOp);
   call.add_input(input);
   call.add_output(output);
   return issue(
@@ -315,8 +339,7 @@ CloseranksBackend::WorkPointer CloseranksBackend::reduce_scatter_single_coalesce
   TensorCall call(OpKind::reduce_scatter, "reduce_scatter_single_coalesced");
   const at::ScalarType type = outputs.front().scalar_type();
   check_same_type(outputs, type, "reduce_scatter_single_coalesced");
-  call.call().reduce = reduce_op(options.reduceOp, "reduce_scatter_single_coalesced");
-  call.call().dtype = dtype_for_reducing(type, "reduce_scatter_single_coalesced");
+  call.reduce_type(type, options.reduceOp);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     check_whole(inputs[i], outputs[i], getSize(), "reduce_scatter_single_coalesced");
   }
@@ -328,6 +351,44 @@ CloseranksBackend::WorkPointer CloseranksBackend::reduce_scatter_single_coalesce
                {c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "closeranks:reduce_scatter_tensor_coalesced",
                 options.timeout, options.asyncOp},
                outputs);
+}
+
+CloseranksBackend::WorkPointer CloseranksBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                                           const c10d::AllToAllOptions& options) {
+  const auto ranks = static_cast<std::size_t>(getSize());
+  if (outputs.size() != ranks || inputs.size() != ranks) {
+    throw_invalid_call("all_to_all takes one input and one output per rank: " + std::to_string(ranks) + " each, not " +
+                       std::to_string(inputs.size()) + " and " + std::to_string(outputs.size()));
+  }
+  TensorCall call(OpKind::all_to_all, "all_to_all");
+  const at::ScalarType type = inputs.front().scalar_type();
+  check_same_type(inputs, type, "all_to_all");
+  check_same_type(outputs, type, "all_to_all");
+  call.move_type(type);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    call.add_input(inputs[rank]);
+    call.add_output(outputs[rank]);
+    call.call().input_bytes.push_back(inputs[rank].nbytes());
+    call.call().output_bytes.push_back(outputs[rank].nbytes());
+  }
+  return issue_gathering(std::move(call),
+                         {c10d::OpType::ALLTOALL, "closeranks:all_to_all", options.timeout, options.asyncOp}, outputs);
+}
+
+CloseranksBackend::WorkPointer CloseranksBackend::all_to_all_single(at::Tensor& output, at::Tensor& input,
+                                                                    std::vector<std::int64_t>& output_sizes,
+                                                                    std::vector<std::int64_t>& input_sizes,
+                                                                    const c10d::AllToAllOptions& options) {
+  TensorCall call(OpKind::all_to_all, "all_to_all_single");
+  check_same_type({output}, input.scalar_type(), "all_to_all_single");
+  call.move_type(input.scalar_type());
+  call.add_input(input);
+  call.add_output(output);
+  call.call().input_bytes = bytes_by_rank(input, input_sizes, getSize(), "input");
+  call.call().output_bytes = bytes_by_rank(output, output_sizes, getSize(), "output");
+  return issue_gathering(std::move(call),
+                         {c10d::OpType::ALLTOALL_BASE, "closeranks:all_to_all", options.timeout, options.asyncOp},
+                         {output});
 }
 
 CloseranksBackend::WorkPointer CloseranksBackend::barrier(const c10d::BarrierOptions& options) {

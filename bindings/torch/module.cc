@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "arena_allocator.h"
 #include "backend.h"
 #include "contributors_hook.h"
 #include "failure.h"
@@ -139,14 +140,16 @@ PYBIND11_MODULE(_closeranks, module) {
   bind_finished_op(module);
   bind_backend(module);
   bind_session(module);
+  bind_shared_memory(module);
   module.def("create_backend", &create_backend, py::arg("options"), py::arg("settings"), py::arg("world_rank"),
              py::arg("world_size"), py::call_guard<py::gil_scoped_release>());
   module.def(
       "average_over_contributors",
-      [](const std::shared_ptr<c10d::Reducer>& reducer, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-        reducer->register_comm_hook(std::make_unique<ContributorsHook>(group));
+      [](const std::shared_ptr<c10d::Reducer>& reducer, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+         const std::vector<at::Tensor>& parameters) {
+        reducer->register_comm_hook(std::make_unique<ContributorsHook>(group, parameters));
       },
-      py::arg("reducer"), py::arg("group"));
+      py::arg("reducer"), py::arg("group"), py::arg("parameters"));
   module.def("job_is_coordinated", &job_is_coordinated);
   module.def(
       "stop", [](double grace_seconds) { stop_engine(milliseconds(static_cast<std::int64_t>(grace_seconds * 1000))); },

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "arena_allocator.h"
+
 namespace closeranks::torch_binding {
 namespace {
 
@@ -86,6 +88,9 @@ Result<std::shared_ptr<Engine>> acquire_engine(Slot world_slot, std::uint32_t wo
   }
   auto started = Engine::start(std::move(*options));
   if (started.ok()) {
+    if (sharing_is_wanted(coordinated)) {
+      share_large_tensors(started.value()->shared_memory());
+    }
     process.engine = started.value();
     if (coordinated) {
       process.kept = started.value();

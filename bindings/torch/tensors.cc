@@ -13,6 +13,24 @@ namespace {
 // A tensor whose memory cannot be read or written as it lies: strided, or a lazy conjugate or negative.
 bool needs_stand_in(const at::Tensor& tensor) { return !tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg(); }
 
+// The number that this member's tensor is multiplied by.
+double factor_of(const c10d::ReduceOp& reduce, const std::string& op) {
+  const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(reduce.supplement_.get());
+  if (supplement == nullptr) {
+    throw_invalid_call(op + " was given PREMUL_SUM without a factor; make it with _make_nccl_premul_sum(factor)");
+  }
+  const at::Tensor& factor = supplement->tensor_factor;
+  if (!factor.defined()) {
+    return supplement->double_factor;
+  }
+  if (factor.numel() != 1 || !factor.device().is_cpu() || factor.is_complex()) {
+    throw_invalid_call(op + " takes a PREMUL_SUM factor of one real number on the CPU, not " +
+                       c10::str(factor.sizes()) + " of " + c10::toString(factor.scalar_type()) + " on " +
+                       factor.device().str());
+  }
+  return factor.item<double>();
+}
+
 }  // namespace
 
 DType dtype_for_moving(at::ScalarType type) {
@@ -52,15 +70,6 @@ DType dtype_for_moving(at::ScalarType type) {
   }
 }
 
-DType dtype_for_reducing(at::ScalarType type, const char* op) {
-  const DType dtype = dtype_for_moving(type);
-  if (dtype == DType::bytes) {
-    throw_invalid_call(std::string(op) + " cannot reduce tensors of type " + c10::toString(type) +
-                       "; convert them to a numeric type first");
-  }
-  return dtype;
-}
-
 std::vector<std::uint32_t> slot_numbers(const std::vector<Slot>& slots) {
   std::vector<std::uint32_t> values;
   values.reserve(slots.size());
@@ -70,32 +79,48 @@ std::vector<std::uint32_t> slot_numbers(const std::vector<Slot>& slots) {
   return values;
 }
 
-ReduceOp reduce_op(const c10d::ReduceOp& reduce, const char* op) {
+TensorCall::TensorCall(OpKind kind, const char* name) : name_(name) { call_.kind = kind; }
+
+void TensorCall::reduce_type(at::ScalarType type, const c10d::ReduceOp& reduce) {
+  call_.dtype = dtype_for_moving(type);
+  // Which reductions suit a type, the core decides.
+  if (call_.dtype == DType::bytes) {
+    throw_invalid_call(std::string(name_) + " cannot reduce tensors of type " + c10::toString(type) +
+                       "; convert them to a numeric type first");
+  }
   switch (reduce.op_) {
     case c10d::ReduceOp::SUM:
-      return ReduceOp::sum;
+      call_.reduce = ReduceOp::sum;
+      return;
     case c10d::ReduceOp::AVG:
-      return ReduceOp::avg;
+      call_.reduce = ReduceOp::avg;
+      return;
     case c10d::ReduceOp::PRODUCT:
-      return ReduceOp::product;
+      call_.reduce = ReduceOp::product;
+      return;
     case c10d::ReduceOp::MIN:
-      return ReduceOp::min;
+      call_.reduce = ReduceOp::min;
+      return;
     case c10d::ReduceOp::MAX:
-      return ReduceOp::max;
+      call_.reduce = ReduceOp::max;
+      return;
     case c10d::ReduceOp::BAND:
-      return ReduceOp::band;
+      call_.reduce = ReduceOp::band;
+      return;
     case c10d::ReduceOp::BOR:
-      return ReduceOp::bor;
+      call_.reduce = ReduceOp::bor;
+      return;
     case c10d::ReduceOp::BXOR:
-      return ReduceOp::bxor;
+      call_.reduce = ReduceOp::bxor;
+      return;
     case c10d::ReduceOp::PREMUL_SUM:
-      throw_unsupported(std::string(op) + " does not know PREMUL_SUM; multiply the tensor first, then use SUM");
+      call_.reduce = ReduceOp::premul_sum;
+      call_.factor = factor_of(reduce, name_);
+      return;
     default:
-      throw_invalid_call(std::string(op) + " was given an unknown reduction");
+      throw_invalid_call(std::string(name_) + " was given an unknown reduction");
   }
 }
-
-TensorCall::TensorCall(OpKind kind, const char* name) : name_(name) { call_.kind = kind; }
 
 void TensorCall::check(const at::Tensor& tensor, bool written) const {
   if (tensor.layout() != at::kStrided) {
@@ -151,11 +176,6 @@ void TensorCall::add_in_place(const at::Tensor& tensor) {
   const Buffer buffer = keep(writable(tensor, true));
   call_.inputs.push_back(buffer);
   call_.outputs.push_back(buffer);
-}
-
-void TensorCall::add_discarded_output(const at::Tensor& tensor) {
-  call_.outputs.push_back(
-      keep(at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous))));
 }
 
 void TensorCall::append_parts(std::vector<Buffer>& buffers, const std::vector<Buffer>& whole, std::int64_t parts) {

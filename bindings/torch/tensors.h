@@ -13,12 +13,8 @@ namespace closeranks::torch_binding {
 
 // A tensor type without a reduction (float8, complex32, quantised ones) moves as bytes.
 DType dtype_for_moving(at::ScalarType type);
-// Throws InvalidCall naming `op` for a type without arithmetic. Which reductions suit a type, the core decides.
-DType dtype_for_reducing(at::ScalarType type, const char* op);
 // As Python sees a list of slots.
 std::vector<std::uint32_t> slot_numbers(const std::vector<Slot>& slots);
-// Throws Unsupported for PREMUL_SUM.
-ReduceOp reduce_op(const c10d::ReduceOp& reduce, const char* op);
 
 // One Call and what must happen around it. Built on the caller's thread before issue; the Work that owns it copies
 // back when the op has succeeded. Tensors stay alive as long as this does.
@@ -36,8 +32,11 @@ class TensorCall {
   // within it: the layout of an all_gather or reduce_scatter of several tensors at once.
   void add_outputs_by_part(const std::vector<at::Tensor>& tensors, std::int64_t parts);
   void add_inputs_by_part(const std::vector<at::Tensor>& tensors, std::int64_t parts);
-  // An output nobody looks at: same shape and type as `tensor`.
-  void add_discarded_output(const at::Tensor& tensor);
+
+  // Sets the call's element type, for moving tensors of `type` as they are, or for reducing them by `reduce` (with its
+  // factor, for PREMUL_SUM). Throws InvalidCall for a type without arithmetic or a reduction that is none.
+  void move_type(at::ScalarType type) { call_.dtype = dtype_for_moving(type); }
+  void reduce_type(at::ScalarType type, const c10d::ReduceOp& reduce);
 
   // Copies stand-ins back into the tensors they stood for. Call once, after success, on any thread.
   void copy_back();

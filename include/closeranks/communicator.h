@@ -19,7 +19,11 @@
 
 namespace closeranks {
 
-// Memory of the caller, private to this process or registered. Not owned; must stay valid until the op is done.
+// Memory of the caller. Not owned; must stay valid until the op is done. Anything goes; what lies in the engine's
+// shared memory (Engine::shared_memory()) is read and written in place by the others, without a staging copy, wherever
+// that is safe: one contiguous buffer per side, aligned to its element, no overlap of input and output but for the
+// in-place forms named below. It makes no difference to the result. Elsewhere, results of the kinds that reduce for
+// everybody (all_reduce, reduce) and inputs are staged.
 struct Buffer {
   void* data = nullptr;
   std::size_t bytes = 0;
@@ -33,7 +37,12 @@ struct Buffer {
 //   reduce_scatter  inputs n*u, outputs u: unit `rank` of the sum
 //   gather          inputs u,   outputs n*u at root, empty elsewhere
 //   scatter         inputs n*u at root, empty elsewhere; outputs u
+//   reduce          inputs u,   outputs u at root (the same memory for in-place), empty elsewhere
+//   all_to_all      inputs: input_bytes[r] for each rank r, one after the other; outputs: output_bytes[r] from each.
+//                   What i sends to j is what j receives from i, else Fault::mismatch; zeros from a vacant slot
 //   barrier         none
+// In place, as MPI and torch know it: broadcast, all_reduce, reduce: the same memory; all_gather: the input is the
+// output's own unit; reduce_scatter: the output is the input's own unit. Any other overlap is allowed too, and staged.
 //   send            inputs u to `root` (the peer);  recv: outputs u from `root`
 struct Call {
   OpKind kind = OpKind::barrier;
@@ -44,6 +53,13 @@ struct Call {
   std::int32_t tag = 0;     // send and recv
   std::vector<Buffer> inputs;
   std::vector<Buffer> outputs;
+  // all_to_all: bytes to and from each rank, whole elements; one number per member, adding up to the buffers.
+  std::vector<std::uint64_t> input_bytes;
+  std::vector<std::uint64_t> output_bytes;
+  double factor = 1;  // ReduceOp::premul_sum: this member's input counts times it
+  // Facts that must be the same on all members and that sizes do not show (DDP: a hash of the bucket's layout): another
+  // value is a Fault::mismatch.
+  std::uint64_t fingerprint = 0;
   // Deadline of the op from its issue; zero: the group's own timeout.
   std::chrono::milliseconds timeout{0};
   // The caller waits at once: the engine's thread is not woken for this op. Saves a thread switch; the op is driven all
@@ -73,6 +89,8 @@ class Op {
   [[nodiscard]] virtual Status status() const = 0;
   [[nodiscard]] virtual Contributors contributors() const = 0;
   [[nodiscard]] virtual Rank source() const = 0;  // recv with any_source
+  // Number of its first entry. All of a group's ops count; one that waits behind an all_to_all, whose entries are
+  // counted as they are known, has the number it is expected to get until it is entered.
   [[nodiscard]] virtual std::uint64_t sequence() const = 0;
   // Runs `action` once when the op is done (at once if it is), on the completing thread, with no lock of ours held.
   // wait() returns after the actions given before the op was done have run, except inside of one of them.
@@ -103,6 +121,10 @@ class Communicator {
   // Never fails at once: errors are raised at wait (protocol rule 16), except a call that is wrong in itself
   // (Fault::invalid_argument), which comes back as an op that is already done.
   virtual std::shared_ptr<Op> issue(Call call) = 0;
+  // Issues `call` and waits for it: the status that Op::wait() would have given. For small payloads with nothing queued
+  // before it this is the shortest way there is: no op is made, no memory allocated, no thread woken. Who counted is
+  // told by last_contributors(). Call::wait_follows is of no matter.
+  virtual Status run(const Call& call) = 0;
 
   [[nodiscard]] virtual const GroupOptions& options() const = 0;
   [[nodiscard]] virtual Rank rank() const = 0;

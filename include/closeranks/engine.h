@@ -13,6 +13,8 @@
 
 namespace closeranks {
 
+class SharedMemory;  // shared_memory.h
+
 // How a plain job (no coordinator) exchanges addresses: the torch store, or a map in a test. Both may block up to the
 // given deadline and are called from the thread that calls Engine::create_group only.
 struct AddressBook {
@@ -82,6 +84,9 @@ class Engine {
   // `book` is used by plain jobs only.
   virtual Result<std::shared_ptr<Communicator>> create_group(GroupOptions options, const AddressBook* book) = 0;
   [[nodiscard]] virtual const EngineOptions& options() const = 0;
+  // Memory that the other workers of the host read and write in place. Never nullptr; where the system gives no such
+  // memory, its allocate() has none to give. Stays valid after the engine (its memory may still be in use).
+  [[nodiscard]] virtual std::shared_ptr<SharedMemory> shared_memory() const = 0;
   // The installed view: its number and the present slots. Plain: {0,0} and all.
   [[nodiscard]] virtual ViewNumber view() const = 0;
   [[nodiscard]] virtual std::vector<Slot> present() const = 0;

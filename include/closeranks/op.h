@@ -15,11 +15,14 @@ enum class OpKind : std::uint8_t {
   reduce_scatter,
   gather,
   scatter,
+  reduce,
+  all_to_all,
   send,
   recv,
 };
 
-enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };
+// `premul_sum`: the sum of each member's input times its own Call::factor.
+enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor, premul_sum };
 
 // Element types of torch's CPU tensors. `bytes` moves data without a type (no reduction on it).
 enum class DType : std::uint8_t {

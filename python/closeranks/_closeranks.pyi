@@ -97,7 +97,11 @@ class StateTransfer:
         After False a survivor begins its step, a newcomer calls request_join() again.
         """
 
-def average_over_contributors(reducer: c10d.Reducer, group: dist.ProcessGroup) -> None: ...
+def average_over_contributors(
+    reducer: c10d.Reducer, group: dist.ProcessGroup, parameters: list[torch.nn.Parameter]
+) -> None:
+    """Makes `reducer` average its buckets over the contributors; `parameters` are its own, in its order."""
+
 def job_is_coordinated() -> bool: ...
 def job_is_newcomer() -> bool:
     """True from the start of a replacement until it is let in. Like all that follow: once a group has been made."""
@@ -120,6 +124,13 @@ def pause(what: str, seconds: float) -> None:
 
 def leave(reason: str) -> None:
     """Leaves the job for good."""
+
+def in_shared_memory(tensor: torch.Tensor) -> bool:
+    """Whether peers can work on the storage of `tensor` in place: all of it lies in this process's shared arena."""
+
+def shared_memory_usage() -> dict[str, int]:
+    """Of this process's shared arena: capacity_bytes, in_use_bytes, blocks, held_bytes, idle_bytes, resident_bytes,
+    given_back_bytes, retired_bytes (include/closeranks/shared_memory.h). All 0 while tensors are not shared."""
 
 def failure_facts(message: str) -> dict[str, Any] | None: ...
 def stop(grace_seconds: float) -> None: ...

@@ -44,7 +44,8 @@ def data_parallel(module: nn.Module, **ddp_keywords: Any) -> ContributorsParalle
 
     Gradients are averaged over the slots that contributed to them, not over the world size; DDP's own broadcasts
     (buffers before each forward pass, the bucket layout once) come from the lowest slot that contributes, so the loss
-    of slot 0 is like any other; and it may be built while slots are vacant.
+    of slot 0 is like any other; and it may be built while slots are vacant. Members whose models are not the same, or
+    whose buckets hold other gradients, get an error before any gradient is added up.
 
     Collective over the members of ``process_group`` (a keyword as DDP's; default: the world group). The group of its
     own has the same members and, at this moment, the same policy; it is the result's ``process_group``. On a subgroup,
@@ -56,6 +57,8 @@ def data_parallel(module: nn.Module, **ddp_keywords: Any) -> ContributorsParalle
 
     Raises:
         Unsupported: for those keywords, and later for ``register_comm_hook()`` and ``join()``.
+        Mismatch: on every member, when their models differ in name, shape, type or order of a parameter; and in a
+            backward pass, when the layouts of a bucket differ.
         closeranks.Error: when the group cannot be made.
     """
     for keyword in ("device_mesh", "mixed_precision", "delay_all_reduce_named_params"):
@@ -78,7 +81,7 @@ def data_parallel(module: nn.Module, **ddp_keywords: Any) -> ContributorsParalle
     )
     assert isinstance(group, dist.ProcessGroup)  # every caller is a member of its own parent group
     model = ContributorsParallel(module, process_group=group, **ddp_keywords)
-    _closeranks.average_over_contributors(model.reducer, group)
+    _closeranks.average_over_contributors(model.reducer, group, _reducer_parameters(model))
     if model.logger is not None:
         model.logger._set_comm_hook_name("closeranks.average_over_contributors")
     return model

@@ -12,6 +12,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from closeranks import _closeranks
+from closeranks.same_model import guard_constructor
 
 # Ops that nobody waited for may finish this long (seconds) when the interpreter exits without destroy_process_group.
 EXIT_GRACE = 5.0
@@ -55,6 +56,7 @@ def register_backend() -> None:
         return
     _registered = True
     dist.Backend.register_backend("closeranks", _create, extended_api=True, devices=["cpu", "cuda"])
+    guard_constructor()
     distributed_c10d._tensor_to_object = _none_for_nothing(distributed_c10d._tensor_to_object)
     # Many scripts end without destroy_process_group. Saying goodbye here, while the interpreter still runs, keeps the
     # engine's thread from meeting one that is being torn down.

@@ -88,10 +88,13 @@ class Victim {
            descriptor.reduce <= static_cast<std::uint8_t>(ReduceOp::bxor) && descriptor.unit_bytes > 0 &&
            descriptor.unit_bytes % size_of(static_cast<DType>(descriptor.dtype)) == 0;
   }
-  // The entry's plan, made anew from its descriptor as every member makes it from the call.
-  [[nodiscard]] algorithm::EntryPlan plan_of(const OutsideView::Descriptor& descriptor) const {
-    return algorithm::make_plan(OpKind::all_reduce, static_cast<DType>(descriptor.dtype),
-                                static_cast<ReduceOp>(descriptor.reduce), Rank(0), descriptor.unit_bytes, members_);
+  // What tells whose a block is. The entry may be one piece of a larger call: its own length is not in the descriptor,
+  // and not needed.
+  [[nodiscard]] static algorithm::EntryPlan plan_of(const OutsideView::Descriptor& descriptor) {
+    algorithm::EntryPlan plan;
+    plan.kind = OpKind::all_reduce;
+    plan.block_count = descriptor.blocks;
+    return plan;
   }
   [[nodiscard]] bool distributed(std::uint64_t sequence, std::uint32_t block) const {
     const BlockWord word = BlockWord::unpack(view_.block_word(sequence, block));
@@ -104,8 +107,8 @@ class Victim {
     const std::uint64_t sequence = entered - 1;
     const auto descriptor = view_.descriptor(sequence);
     if (descriptor.sequence != sequence || descriptor.blocks == 0 || !is_all_reduce(descriptor)) return false;
+    if (descriptor.blocks > view_.shape().max_blocks) return false;  // it was being written
     plan_ = plan_of(descriptor);
-    if (plan_.blocks() != descriptor.blocks) return false;  // it was being written
     seen.sequence = sequence;
     seen.entered = entered;
     seen.blocks = descriptor.blocks;

@@ -5,34 +5,18 @@
 
 namespace closeranks::algorithm {
 
-Action GroupMachine::next_block(const Words& words) {
-  if (work_.stage != Stage::idle) {
-    const Action working = work_action();
-    if (working.kind != Action::Kind::none) {
-      return working;
-    }
-  }
-  for (std::uint64_t sequence = completed_; sequence < entered_; ++sequence) {
-    OpenEntry& entry = open(sequence);
-    const EntryPlan& plan = entry.entry.plan;
-    const std::uint32_t blocks = plan.blocks();
-    if (entry.own_cursor >= blocks || roster_->lost(plan, sequence, options_->lowest_member_is_root)) {
+Action GroupMachine::own_block(OpenEntry& entry, const Words& words) {
+  const EntryPlan& plan = entry.entry.plan;
+  while (entry.own_cursor < plan.blocks()) {
+    const std::uint32_t block = entry.own_cursor++;
+    const std::uint32_t seat = block_seat(plan, options_->members, block);
+    if (roster_->seats().owner(seat) != options_->self) {
       continue;
     }
-    if (readiness(entry, words) != Readiness::ready) {
-      break;  // then no later entry is ready either, or none will be
-    }
-    while (entry.own_cursor < blocks) {
-      const std::uint32_t block = entry.own_cursor++;
-      const std::uint32_t seat = block_seat(plan, options_->members, block);
-      if (roster_->seats().owner(seat) != options_->self) {
-        continue;
-      }
-      const BlockWord found = furthest(words, sequence, block, seat);
-      if (found.state != BlockState::distributed) {
-        begin(entry, block, found);
-        return work_action();
-      }
+    const BlockWord found = furthest(words, entry.entry.sequence, block, seat);
+    if (found.state != BlockState::distributed) {
+      begin(entry, block, found);
+      return work_action();
     }
   }
   return {};
@@ -56,32 +40,19 @@ BlockWord GroupMachine::furthest(const Words& words, std::uint64_t sequence, std
 }
 
 void GroupMachine::begin(const OpenEntry& entry, std::uint32_t block, const BlockWord& found) {
-  const EntryPlan& plan = entry.entry.plan;
-  const std::uint64_t sequence = entry.entry.sequence;
-  const BlockPlan planned = block_plan(plan, options_->members, block);
+  const BlockPlan planned = block_plan(entry.entry.plan, options_->members, block);
   work_ = Work{};
-  work_.sequence = sequence;
+  work_.sequence = entry.entry.sequence;
   work_.block = block;
   work_.all_destinations = planned.all_destinations;
   work_.destination = planned.destination;
   if (planned.seat % options_->members != options_->self.value()) {
     ++blocks_taken_over_;
   }
-  if (planned.reduced) {
-    work_.from_scratch = true;
-    work_.source = found.state == BlockState::final ? Rank{found.holder} : options_->self;
-    work_.stage = found.state == BlockState::final ? Stage::copy : Stage::reduce;
-  } else {
-    // Inputs are not overwritten (an output region apart, or the root's own): any owner may copy from them again.
-    work_.source = plan.kind == OpKind::broadcast ? effective_root(plan, sequence) : planned.source;
-    work_.zeros = !roster_->contributes(work_.source, sequence);
-    work_.stage = Stage::copy;
-    if (plan.kind == OpKind::broadcast) {
-      work_.skipped = work_.source;
-    }
-  }
+  work_.source = found.state == BlockState::final ? Rank{found.holder} : options_->self;
+  work_.stage = found.state == BlockState::final ? Stage::copy : Stage::reduce;
   if (!next_destination() || (work_.stage == Stage::copy && !options_->rules.distributed_after_copy)) {
-    work_.stage = Stage::publish_distributed;  // its only taker is gone
+    work_.stage = Stage::publish_distributed;  // its only destination is gone
   }
 }
 
@@ -92,8 +63,6 @@ Action GroupMachine::work_action() {
       copying.block = work_.block;
       copying.destination = *destination;
       copying.source = work_.source;
-      copying.from_scratch = work_.from_scratch;
-      copying.zeros = work_.zeros;
       return copying;
     }
     work_.stage = stage_after(Stage::copy);
@@ -123,7 +92,7 @@ std::optional<Rank> GroupMachine::next_destination() {
   }
   for (; work_.copied < options_->members; ++work_.copied) {
     const Rank destination{(options_->self.value() + work_.copied) % options_->members};
-    if (roster_->present(destination) && destination != work_.skipped) {
+    if (roster_->present(destination)) {
       return destination;
     }
   }

@@ -1,6 +1,4 @@
 // How an entry ends: readiness, signatures, decisions, and the order of its last steps.
-#include <algorithm>
-
 #include "algorithm/group_machine.h"
 #include "base/assert.h"
 
@@ -95,13 +93,13 @@ Action GroupMachine::finish_lowest(const Words& words) {
     return {};
   }
   if (const std::optional<Rank> missed = missing(lowest.entry)) {
-    forget_passed_failures(words);
     return complete(Fault::incomplete, *missed);
   }
-  if (plan.inlined && plan.unit_bytes > 0 && !combined_) {
+  const bool for_root = plan.kind == OpKind::gather || plan.kind == OpKind::reduce;
+  const bool has_output = plan.unit_bytes > 0 && (!for_root || plan.root == options_->self);
+  if (plan.inlined && has_output && !combined_) {
     return action(Action::Kind::combine_inline, sequence);
   }
-  forget_passed_failures(words);
   return complete(Fault::none, Rank{});
 }
 
@@ -117,25 +115,6 @@ std::optional<Rank> GroupMachine::missing(const Entry& entry) const {
     }
   }
   return std::nullopt;
-}
-
-// A failed range is part of every status until no present member can still meet it (protocol rule 11).
-void GroupMachine::forget_passed_failures(const Words& words) {
-  if (roster_->failed().empty()) {
-    return;
-  }
-  std::uint64_t passed_by_all = completed_;
-  for (std::uint32_t member = 0; member < options_->members; ++member) {
-    if (roster_->present(Rank{member}) && Rank{member} != options_->self) {
-      passed_by_all = std::min(passed_by_all, words.completed(Rank{member}));
-    }
-  }
-  const auto passed = [passed_by_all](const membership::FailedRange& range) { return range.until <= passed_by_all; };
-  if (std::any_of(roster_->failed().begin(), roster_->failed().end(), passed)) {
-    auto roster = std::make_shared<Roster>(*roster_);
-    roster->forget_failed_below(passed_by_all);
-    roster_ = std::move(roster);
-  }
 }
 
 Action GroupMachine::complete(Fault outcome, Rank culprit) const {
@@ -180,15 +159,21 @@ GroupMachine::Readiness GroupMachine::readiness(OpenEntry& entry, const Words& w
 }
 
 bool GroupMachine::all_distributed(OpenEntry& entry, const Words& words) const {
-  const EntryPlan& plan = entry.entry.plan;
-  for (; entry.distributed_cursor < plan.blocks(); ++entry.distributed_cursor) {
-    const std::uint32_t block = entry.distributed_cursor;
-    const std::uint32_t seat = block_seat(plan, options_->members, block);
-    if (furthest(words, entry.entry.sequence, block, seat).state != BlockState::distributed) {
+  for (; entry.distributed_cursor < entry.entry.plan.blocks(); ++entry.distributed_cursor) {
+    if (awaited(entry.entry, entry.distributed_cursor, words)) {
       return false;
     }
   }
   return true;
+}
+
+std::optional<Rank> GroupMachine::awaited(const Entry& entry, std::uint32_t block, const Words& words) const {
+  if (entry.plan.style() == BlockStyle::take) {
+    return awaited_taker(entry, Rank{block}, words);
+  }
+  const std::uint32_t seat = block_seat(entry.plan, options_->members, block);
+  const bool distributed = furthest(words, entry.sequence, block, seat).state == BlockState::distributed;
+  return distributed ? std::nullopt : std::optional(roster_->seats().owner(seat));
 }
 
 }  // namespace closeranks::algorithm

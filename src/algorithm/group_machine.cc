@@ -1,5 +1,5 @@
-// Entering, the order of what comes next, view changes and failures. How an entry ends: completion.cc; how an owner
-// takes a block through: block_owner.cc.
+// Entering, and the order of what comes next. How an entry ends: completion.cc; how an owner takes a block through:
+// block_owner.cc; how a member takes its part: taker.cc; failures and view changes: view_change.cc.
 #include "algorithm/group_machine.h"
 
 #include <algorithm>
@@ -95,13 +95,51 @@ Action GroupMachine::next(const Words& words) {
   return {};
 }
 
+// What this member has to own or take in open entries, lowest entry first.
+Action GroupMachine::next_block(const Words& words) {
+  if (work_.stage != Stage::idle) {
+    const Action working = work_action();
+    if (working.kind != Action::Kind::none) {
+      return working;
+    }
+  }
+  for (own_from_ = std::max(own_from_, completed_); own_from_ < entered_; ++own_from_) {
+    OpenEntry& entry = open(own_from_);
+    const EntryPlan& plan = entry.entry.plan;
+    if (roster_->lost(plan, own_from_, options_->lowest_member_is_root)) {
+      continue;
+    }
+    if (readiness(entry, words) != Readiness::ready) {
+      break;  // then no later entry is ready either, or - after a mismatch, of a small entry too - none may begin
+    }
+    if (plan.blocks() == 0) {
+      continue;
+    }
+    const Action found = plan.style() == BlockStyle::take ? take(entry) : own_block(entry, words);
+    if (found.kind != Action::Kind::none) {
+      return found;
+    }
+  }
+  return {};
+}
+
 void GroupMachine::done(const Action& action) {
   switch (action.kind) {
     case Action::Kind::none:
     case Action::Kind::decide:
       break;  // the word says who won
-    case Action::Kind::reduce_block:
+    case Action::Kind::take_block:
+    case Action::Kind::take_reduced:
+      taken(action);
+      break;
     case Action::Kind::publish_block:
+      if (open(action.sequence).entry.plan.style() == BlockStyle::take) {
+        taken(action);
+      } else {
+        work_done(action);
+      }
+      break;
+    case Action::Kind::reduce_block:
     case Action::Kind::copy_block:
       work_done(action);
       break;
@@ -128,30 +166,29 @@ void GroupMachine::done(const Action& action) {
 }
 
 std::vector<Rank> GroupMachine::waiting_for(const Words& words) const {
-  std::vector<bool> awaited(options_->members, false);
+  std::vector<bool> waits_for(options_->members, false);
   if (completed_ == entered_) {
     if (entered_ >= options_->window) {
       for (std::uint32_t member = 0; member < options_->members; ++member) {
-        awaited[member] = words.completed(Rank{member}) + options_->window <= entered_;
+        waits_for[member] = words.completed(Rank{member}) + options_->window <= entered_;
       }
     }
   } else {
     const OpenEntry& lowest = open(completed_);
     bool all_entered = true;
     for (std::uint32_t member = 0; member < options_->members; ++member) {
-      awaited[member] = roster_->present(Rank{member}) && words.entered(Rank{member}) <= completed_;
-      all_entered = all_entered && (!awaited[member] || Rank{member} == options_->self);
+      waits_for[member] = roster_->present(Rank{member}) && words.entered(Rank{member}) <= completed_;
+      all_entered = all_entered && (!waits_for[member] || Rank{member} == options_->self);
     }
     for (std::uint32_t block = 0; all_entered && block < lowest.entry.plan.blocks(); ++block) {
-      const std::uint32_t seat = block_seat(lowest.entry.plan, options_->members, block);
-      const Rank owner = roster_->seats().owner(seat);
-      awaited[owner.value()] =
-          awaited[owner.value()] || furthest(words, completed_, block, seat).state != BlockState::distributed;
+      if (const std::optional<Rank> member = awaited(lowest.entry, block, words)) {
+        waits_for[member->value()] = true;
+      }
     }
   }
   std::vector<Rank> result;
   for (std::uint32_t member = 0; member < options_->members; ++member) {
-    if (awaited[member] && Rank{member} != options_->self && roster_->present(Rank{member})) {
+    if (waits_for[member] && Rank{member} != options_->self && roster_->present(Rank{member})) {
       result.push_back(Rank{member});
     }
   }
@@ -171,117 +208,6 @@ Rank GroupMachine::effective_root(const EntryPlan& plan, std::uint64_t sequence)
   return lowest ? roster_->lowest_contributor(sequence) : plan.root;
 }
 
-void GroupMachine::peer_lost(Rank culprit) {
-  CR_ASSERT(policy_ == Policy::fail && culprit.value() < options_->members);
-  if (failure_ || lost_) {
-    return;
-  }
-  work_ = Work{};
-  if (completed_ == entered_) {
-    failure_ = Failure{Fault::peer_lost, culprit, completed_};  // nothing in flight, nothing to decide
-  } else {
-    lost_ = culprit;
-  }
-}
-
-void GroupMachine::fail_all(Fault outcome, Rank culprit) {
-  if (failure_) {
-    return;
-  }
-  failure_ = Failure{outcome, culprit, completed_};
-  lost_.reset();
-  work_ = Work{};
-}
-
-void GroupMachine::set_policy(Policy policy) {
-  CR_ASSERT(completed_ == entered_);
-  policy_ = policy;
-  if (policy != Policy::fail && failure_ && failure_->outcome == Fault::peer_lost && !failure_met_ &&
-      !roster_->present(failure_->culprit)) {
-    failure_.reset();
-  }
-}
-
-membership::GroupStatus GroupMachine::freeze() {
-  frozen_ = true;
-  membership::GroupStatus status;
-  status.members = options_->slots;
-  status.policy = policy_;
-  status.view = view_;
-  status.entered = entered_;
-  status.completed = completed_;
-  status.epoch = epoch_;
-  status.base = base_;
-  if (failure_) {
-    // Everybody finds the same mismatch: that entry has its outcome. What this member alone gave up on has none: the
-    // others may still have to fail it.
-    status.completed = failure_->outcome == Fault::mismatch ? failure_->from + 1 : std::min(failure_->from, completed_);
-  }
-  if (options_->rules.last_op_decided_once) {
-    status.departures = roster_->departures();
-  }
-  status.failed = roster_->failed();
-  return status;
-}
-
-void GroupMachine::install(const membership::GroupResolution& resolution) {
-  if (resolution.epoch > epoch_) {
-    start_anew(resolution);
-    return;
-  }
-  auto roster = std::make_shared<Roster>(*roster_);
-  membership::GroupResolution decision = resolution;
-  if (!options_->rules.keep_failed_ranges) {
-    for (membership::FailedRange& range : decision.failed) {
-      range.until = std::min(range.until, entered_);
-    }
-  }
-  const std::vector<Rank> excluded = roster->apply(decision, options_->rules);
-  roster_ = std::move(roster);
-  view_ = resolution.view;
-  frozen_ = false;
-  for (std::uint64_t sequence = completed_; sequence < entered_; ++sequence) {
-    open(sequence).own_cursor = 0;  // seats of the dead may be this member's now
-  }
-  if (!roster_->present(options_->self)) {
-    fail_all(Fault::evicted, options_->self);
-    return;
-  }
-  if (policy_ == Policy::fail && !excluded.empty()) {
-    peer_lost(excluded.front());
-  }
-  // What is final in the own scratch is finished before anything else, unless its entry cannot be finished at all.
-  const bool abandoned =
-      work_.stage != Stage::idle &&
-      roster_->lost(open(work_.sequence).entry.plan, work_.sequence, options_->lowest_member_is_root).has_value();
-  if (abandoned || !options_->rules.finish_scratch_first) {
-    work_ = Work{};
-  }
-}
-
-// Every member holds the same decision and is idle, so all begin alike: a survivor as the newcomer that counted alone.
-void GroupMachine::start_anew(const membership::GroupResolution& resolution) {
-  CR_ASSERT(completed_ == entered_);
-  roster_ = std::make_shared<const Roster>(options_->slots, resolution, options_->rules);
-  view_ = resolution.view;
-  epoch_ = resolution.epoch;
-  base_ = entered_ = completed_ = completed_by_all_ = resolution.base;
-  std::fill(ring_.begin(), ring_.end(), OpenEntry{});
-  work_ = Work{};
-  completed_unpublished_ = combined_ = frozen_ = false;
-  lost_.reset();
-  if (failure_met_) {
-    return;  // its own ops have failed already (a timeout): no join mends that
-  }
-  failure_.reset();
-  if (!roster_->present(options_->self)) {
-    fail_all(Fault::evicted, options_->self);
-  } else if (policy_ == Policy::fail && !roster_->all_present()) {
-    const auto vacant = std::find(roster_->present().begin(), roster_->present().end(), false);
-    peer_lost(Rank{static_cast<std::uint32_t>(vacant - roster_->present().begin())});
-  }
-}
-
 void GroupMachine::append_state(std::vector<std::uint64_t>& state) const {
   // Cursors and readiness are left out: they only remember what the words say.
   const auto add = [&state](auto value) { state.push_back(static_cast<std::uint64_t>(value)); };
@@ -298,8 +224,7 @@ void GroupMachine::append_state(std::vector<std::uint64_t>& state) const {
   add(work_.stage);
   if (work_.stage != Stage::idle) {
     add(work_.sequence << 32 | work_.block);
-    add(std::uint64_t{work_.copied} << 32 | work_.from_scratch << 1 | static_cast<std::uint64_t>(work_.zeros));
-    add(work_.source.value());
+    add(std::uint64_t{work_.copied} << 32 | work_.source.value());
   }
   add(view_.term);
   add(view_.n);
@@ -309,10 +234,10 @@ void GroupMachine::append_state(std::vector<std::uint64_t>& state) const {
     add(departure.slot.value());
     add(roster_->departed_at(departure.slot));
   }
-  for (const membership::FailedRange& range : roster_->failed()) {
-    add(range.from);
-    add(range.until);
-    add(range.culprit_slot.value());
+  for (std::uint64_t sequence = completed_; sequence < entered_; ++sequence) {
+    const Taking& taking = open(sequence).taking;
+    add(std::uint64_t{taking.sources} << 1 | static_cast<std::uint64_t>(taking.announced));
+    add(taking.bytes);
   }
 }
 

@@ -1,7 +1,7 @@
-// The shared-memory recipe ("owner writes") of one group, as a pure machine: it reads the members' words through an
-// interface and says what to do next, one store or one bounded range of bytes at a time. The engine does it; the
-// simulator cuts between any two actions, and in the middle of each write. No I/O, no clock, no allocation in steady
-// state. Not thread-safe: the engine calls it under its drive lock.
+// The shared-memory recipe of one group, as a pure machine: it reads the members' words through an interface and says
+// what to do next, one store or one bounded range of bytes at a time. The engine does it; the simulator cuts between
+// any two actions, and in the middle of each write. No I/O, no clock, no allocation in steady state. Not thread-safe:
+// the engine calls it under its drive lock.
 //
 // Words, per member, each written by that member alone (its segment, src/transport/segment.h):
 //   entered    count of entries entered           release-stored after data and descriptor
@@ -10,8 +10,10 @@
 //   descriptor ring of `window` slots: signature, region offsets, inline payload
 //   block words [window][max_blocks]: (sequence, state, holder) of the blocks this member owns
 //   scratch    one block
-//   region     staged (or registered) tensor memory; owners of other members write results into it
-// An entry is small (inline: every member reduces all payloads for himself) or cut into blocks, each with one owner.
+//   region     staged (or registered) tensor memory. Style share: owners of other members write results into it
+// An entry is small (inline: every member reduces all payloads for himself) or done in one of plan.h's two styles:
+// shared out in blocks, each with one owner who writes it to all (block_owner.cc), or taken by each member for itself
+// (taker.cc). Inputs stay as they are until their member has completed the entry; then they are the caller's again.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +37,8 @@ std::uint64_t connected_word(ViewNumber epoch);
 enum class BlockState : std::uint8_t { open = 0, final = 1, distributed = 2 };
 
 // A block's word: 40 bits of sequence, 8 of state, 16 of holder rank (whose scratch has the final value).
-// It names its entry, so it is never reset: a word of another sequence means open.
+// It names its entry, so it is never reset: a word of another sequence means open. A taker's goes from open to
+// distributed: it is published after the last byte has been read and written.
 struct BlockWord {
   std::uint64_t sequence = 0;
   BlockState state = BlockState::open;
@@ -72,13 +75,15 @@ class Words {
 // What the machine wants done next. Exactly one store, or one range of bytes in one destination.
 struct Action {
   enum class Kind : std::uint8_t {
-    none,              // nothing to do until a word changes
-    reduce_block,      // contributors' regions (slot order) -> own scratch, divided by their number for AVG
-    publish_block,     // release-store `word` into own block word, then a full fence: no later byte may pass it
-    copy_block,        // source -> member `destination`'s region; non-temporal stores end with an sfence
-    combine_inline,    // contributors' inline payloads -> the caller's output (never asked for when there are no bytes)
-    decide,            // while DecisionWord::undecided(): compare-and-swap {sequence, decision, culprit} (policy fail)
-    complete,          // entry is over for this member: copy out if outcome is none, then tell the caller
+    none,            // nothing to do until a word changes
+    reduce_block,    // contributors' regions (rank order) -> own scratch, divided by their number for AVG
+    publish_block,   // release-store `word` into own block word, then a full fence: no later byte may pass it
+    copy_block,      // scratch of `source` -> member `destination`'s region; non-temporal stores end with an sfence
+    take_block,      // a range of one input unit of `source`, or zeros -> own output; sfence as above
+    take_reduced,    // a range of one input unit of every contributor, reduced (rank order) -> own output; sfence too
+    combine_inline,  // contributors' inline payloads -> own output (asked for only where there are bytes to put there)
+    decide,          // while DecisionWord::undecided(): compare-and-swap {sequence, decision, culprit} (policy fail)
+    complete,        // entry is over for this member: copy out if outcome is none, then tell the caller
     publish_completed  // release-store own `completed` = sequence + 1
   };
   Kind kind = Kind::none;
@@ -86,12 +91,16 @@ struct Action {
   std::uint32_t block = 0;
   BlockWord word;
   Decision decision = Decision::undecided;
-  // copy_block: into `destination`, from the scratch of `source` (from_scratch), or from its region, or zeros (a vacant
-  // source). The ranges are block_plan()'s input and output.
+  // reduce_block, copy_block: the range is block_plan()'s.
   Rank destination;
   Rank source;
-  bool from_scratch = false;
-  bool zeros = false;
+  // take_block, take_reduced: bytes [offset, offset + bytes) of a unit, at most take_bytes: of unit `input_unit` of the
+  // inputs -> of unit `output_unit` of the output. Lengths are the plan's: real pairs of an all_to_all may be shorter.
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  std::uint32_t input_unit = 0;
+  std::uint32_t output_unit = 0;
+  bool zeros = false;  // take_block: `source` does not contribute, nothing of it is read
   // complete: how it ended, and who is to blame (peer_lost, mismatch). decide: the culprit to write.
   Fault outcome = Fault::none;
   Rank culprit;
@@ -143,8 +152,9 @@ class GroupMachine {
   // publishes nothing more.
   Action next(const Words& words);
   void done(const Action& action);
-  // Members this worker waits for now, in rank order, itself never: those that have not entered its lowest open entry,
-  // or own undistributed blocks of it; with no open entry, those that keep the next one from being entered.
+  // Members this worker waits for now, in rank order, itself never: those that have not entered its lowest open entry;
+  // or, when all have, those that own undistributed blocks of it or have not taken their part; with no open entry,
+  // those that keep the next one from being entered.
   [[nodiscard]] std::vector<Rank> waiting_for(const Words& words) const;
   // Policy fail: member `culprit` is gone. The lowest open entry is decided failed unless it succeeded; later ones
   // fail. The group fails with the culprit of the member that decided first. Ignored by a failed group.
@@ -175,7 +185,7 @@ class GroupMachine {
   // entered, completed, departures, failed, members, policy. The caller adds group, name and observed. May be called
   // again while frozen (a later view replaces this one).
   membership::GroupStatus freeze();
-  // Applies the decision: departures, failed ranges, new owners; then unfreezes. Departures already known are skipped.
+  // Applies the decision: departures, new owners; then unfreezes. Departures already known are skipped.
   // Policy fail: a new departure is a peer lost.
   // A resolution of a higher epoch than epoch(): a member has joined, and the group starts anew at entry `base`, with
   // a roster and seats as if it had just been made without the departures. Precondition: no open entry. The engine then
@@ -202,12 +212,20 @@ class GroupMachine {
  private:
   enum class Readiness : std::uint8_t { waiting, ready, mismatched };
 
+  // How far this member has come with what it takes from one source after the other.
+  struct Taking {
+    std::uint32_t sources = 0;  // done, counted from the own rank upwards
+    std::uint64_t bytes = 0;    // done of the next one
+    bool announced = false;     // distributed is published
+  };
+
   struct OpenEntry {
     Entry entry;
     Readiness readiness = Readiness::waiting;
     std::uint32_t entered_cursor = 0;      // members below it have entered
     std::uint32_t distributed_cursor = 0;  // blocks below it are distributed
-    std::uint32_t own_cursor = 0;          // own blocks below it are done or in work
+    std::uint32_t own_cursor = 0;          // style share: own blocks below it are done or in work
+    Taking taking;                         // style take
     Rank culprit;                          // mismatched: one of the minority
   };
 
@@ -219,12 +237,9 @@ class GroupMachine {
     std::uint64_t sequence = 0;
     std::uint32_t block = 0;
     std::uint32_t copied = 0;  // destinations done, counted from the own rank upwards
-    bool from_scratch = false;
-    bool zeros = false;
     bool all_destinations = false;
     Rank source;
     Rank destination;
-    std::optional<Rank> skipped;  // broadcast: the root needs no copy
   };
 
   OpenEntry& open(std::uint64_t sequence) { return ring_[sequence % options_->window]; }
@@ -233,16 +248,27 @@ class GroupMachine {
 
   // completion.cc
   Action finish_lowest(const Words& words);
-  void forget_passed_failures(const Words& words);
-  void start_anew(const membership::GroupResolution& resolution);
   Action complete(Fault outcome, Rank culprit) const;
   [[nodiscard]] std::optional<Rank> missing(const Entry& entry) const;
   Action fail_from_lowest(Fault outcome, Rank culprit);
   Readiness readiness(OpenEntry& open, const Words& words);
   bool all_distributed(OpenEntry& open, const Words& words) const;
+  // Who has yet to say that the block is distributed; nobody: it is, or its only taker is gone.
+  [[nodiscard]] std::optional<Rank> awaited(const Entry& entry, std::uint32_t block, const Words& words) const;
+  Action next_block(const Words& words);
+
+  // view_change.cc
+  void start_anew(const membership::GroupResolution& resolution);
+
+  // taker.cc
+  [[nodiscard]] TakePlan taking_of(const Entry& entry, Rank taker) const;
+  [[nodiscard]] std::optional<Rank> awaited_taker(const Entry& entry, Rank taker, const Words& words) const;
+  [[nodiscard]] bool all_taken(const OpenEntry& open) const;
+  Action take(const OpenEntry& open) const;
+  void taken(const Action& action);
 
   // block_owner.cc
-  Action next_block(const Words& words);
+  Action own_block(OpenEntry& open, const Words& words);
   BlockWord furthest(const Words& words, std::uint64_t sequence, std::uint32_t block, std::uint32_t seat) const;
   void begin(const OpenEntry& open, std::uint32_t block, const BlockWord& found);
   Action work_action();
@@ -266,6 +292,7 @@ class GroupMachine {
   std::optional<Failure> failure_;
   bool failure_met_ = false;  // an entry has ended with it
   Work work_;
+  std::uint64_t own_from_ = 0;  // in entries below it this member has nothing left to own or take
   std::uint64_t blocks_taken_over_ = 0;
   mutable std::uint64_t completed_by_all_ = 0;  // every present member had completed this many, when last looked
 };

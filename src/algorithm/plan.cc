@@ -15,23 +15,20 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t granule) { return (byt
 
 std::uint64_t divide_up(std::uint64_t bytes, std::uint64_t divisor) { return (bytes + divisor - 1) / divisor; }
 
+// A member, or the root, brings a unit for everyone.
+bool input_is_list(OpKind kind) {
+  return kind == OpKind::reduce_scatter || kind == OpKind::scatter || kind == OpKind::all_to_all;
+}
+
 bool has_unit_per_member(OpKind kind) {
-  return kind == OpKind::all_gather || kind == OpKind::reduce_scatter || kind == OpKind::gather ||
-         kind == OpKind::scatter;
-}
-
-// Bytes that one member brings: what an inlined entry would put into its descriptor.
-std::uint64_t payload_bytes(OpKind kind, std::uint64_t unit_bytes, std::uint32_t members) {
-  const bool one_per_member = kind == OpKind::reduce_scatter || kind == OpKind::scatter;
-  return one_per_member ? unit_bytes * members : unit_bytes;
-}
-
-// The k-th of the seats that `owner` has at the start.
-std::uint32_t seat_of(Rank owner, std::uint32_t k, std::uint32_t members) {
-  return owner.value() + members * (k % seats_per_member);
+  return input_is_list(kind) || kind == OpKind::all_gather || kind == OpKind::gather;
 }
 
 }  // namespace
+
+BlockStyle EntryPlan::style() const {
+  return kind == OpKind::all_reduce || kind == OpKind::reduce ? BlockStyle::share : BlockStyle::take;
+}
 
 EntryPlan make_plan(OpKind kind, DType dtype, ReduceOp reduce, Rank root, std::uint64_t unit_bytes,
                     std::uint32_t members) {
@@ -45,103 +42,101 @@ EntryPlan make_plan(OpKind kind, DType dtype, ReduceOp reduce, Rank root, std::u
   plan.root = root;
   plan.unit_bytes = kind == OpKind::barrier ? 0 : unit_bytes;
   plan.units = has_unit_per_member(kind) ? members : 1;
-  plan.inlined = payload_bytes(kind, plan.unit_bytes, members) <= inline_bytes;
-  if (!plan.inlined) {
-    const std::uint64_t share = round_up(divide_up(plan.unit_bytes, members), block_granule);
-    plan.block_bytes = std::clamp(share, min_block_bytes, max_block_bytes);
-    const std::uint64_t per_unit = divide_up(plan.unit_bytes, plan.block_bytes);
-    CR_ASSERT(per_unit * plan.units < (std::uint64_t{1} << 32));
-    plan.blocks_per_unit = static_cast<std::uint32_t>(per_unit);
+  // What an inlined entry would put into its descriptor. Pairs of an all_to_all differ in length: its table is small.
+  const std::uint64_t payload_bytes = plan.unit_bytes * (input_is_list(kind) ? members : 1);
+  plan.inlined = payload_bytes <= inline_bytes && kind != OpKind::all_to_all;
+  if (plan.inlined) {
+    return plan;
   }
+  if (plan.style() == BlockStyle::take) {
+    plan.block_count = members;
+    return plan;
+  }
+  const std::uint64_t share = round_up(divide_up(plan.unit_bytes, members), block_granule);
+  plan.block_bytes = std::clamp(share, min_block_bytes, max_block_bytes);
+  const std::uint64_t blocks = divide_up(plan.unit_bytes, plan.block_bytes);
+  CR_ASSERT(blocks < (std::uint64_t{1} << 32));
+  plan.block_count = static_cast<std::uint32_t>(blocks);
   return plan;
 }
 
 std::uint32_t block_seat(const EntryPlan& plan, std::uint32_t members, std::uint32_t block) {
-  switch (plan.kind) {
-    case OpKind::all_reduce:
-    case OpKind::broadcast:
-      return block % (members * seats_per_member);
-    // The source of a unit copies it; the taker of a unit reduces or copies it.
-    case OpKind::all_gather:
-    case OpKind::reduce_scatter:
-    case OpKind::scatter:
-      return seat_of(Rank{block / plan.blocks_per_unit}, block % plan.blocks_per_unit, members);
-    case OpKind::gather:
-      return seat_of(plan.root, block, members);
-    case OpKind::barrier:
-    case OpKind::send:
-    case OpKind::recv:
-      break;
-  }
-  CR_ASSERT(!"a kind without blocks");
+  CR_ASSERT(plan.style() == BlockStyle::share);
+  return block % (members * seats_per_member);
 }
 
 BlockPlan block_plan(const EntryPlan& plan, std::uint32_t members, std::uint32_t block) {
   CR_ASSERT(block < plan.blocks());
-  const std::uint32_t unit = block / plan.blocks_per_unit;
-  const std::uint64_t offset = std::uint64_t{block % plan.blocks_per_unit} * plan.block_bytes;
-  const std::uint64_t bytes = std::min(plan.block_bytes, plan.unit_bytes - offset);
-  const Range in_unit{offset, bytes};
-  const Range in_list{unit * plan.unit_bytes + offset, bytes};
+  const std::uint64_t offset = std::uint64_t{block} * plan.block_bytes;
   BlockPlan result;
   result.seat = block_seat(plan, members, block);
-  result.input = in_unit;
-  result.output = in_unit;
+  result.all_destinations = plan.kind == OpKind::all_reduce;
+  result.destination = plan.root;
+  result.range = {offset, std::min(plan.block_bytes, plan.unit_bytes - offset)};
+  return result;
+}
+
+TakePlan take_plan(const EntryPlan& plan, Rank effective_root, Rank taker) {
+  TakePlan result;
+  result.source = effective_root;
+  const bool is_root = taker == effective_root;
   switch (plan.kind) {
-    case OpKind::all_reduce:
-      result.reduced = true;
-      result.all_sources = true;
-      result.all_destinations = true;
-      break;
     case OpKind::broadcast:
-      result.source = plan.root;
-      result.all_destinations = true;
-      break;
+      result.nothing = is_root;
+      return result;
     case OpKind::all_gather:
-      result.source = Rank{unit};
-      result.all_destinations = true;
-      result.output = in_list;
-      break;
+      result.all_sources = true;
+      return result;
+    case OpKind::gather:
+      result.nothing = !is_root;
+      result.all_sources = true;
+      return result;
+    case OpKind::scatter:
+      result.input_unit = taker.value();
+      return result;
     case OpKind::reduce_scatter:
       result.reduced = true;
+      result.input_unit = taker.value();
+      return result;
+    case OpKind::all_to_all:
       result.all_sources = true;
-      result.destination = Rank{unit};
-      result.input = in_list;
-      break;
-    case OpKind::gather:
-      result.source = Rank{unit};
-      result.destination = plan.root;
-      result.output = in_list;
-      break;
-    case OpKind::scatter:
-      result.source = plan.root;
-      result.destination = Rank{unit};
-      result.input = in_list;
-      break;
+      result.input_unit = taker.value();
+      return result;
+    case OpKind::all_reduce:
+    case OpKind::reduce:
     case OpKind::barrier:
     case OpKind::send:
     case OpKind::recv:
-      CR_ASSERT(!"a kind without blocks");
+      break;
   }
-  return result;
+  CR_ASSERT(!"a kind in which nobody takes");
+}
+
+std::uint64_t take_step(const EntryPlan& plan) {
+  return plan.kind == OpKind::reduce_scatter ? max_block_bytes : take_bytes;
+}
+
+bool is_rooted(OpKind kind) {
+  return kind == OpKind::broadcast || kind == OpKind::gather || kind == OpKind::scatter || kind == OpKind::reduce;
 }
 
 RegionBytes region_bytes(const EntryPlan& plan, std::uint32_t members, Rank self) {
   const std::uint64_t unit = plan.unit_bytes;
-  const std::uint64_t list = unit * members;
   const bool root = self == plan.root;
   switch (plan.kind) {
     case OpKind::all_reduce:
-    case OpKind::broadcast:
       return {unit, unit, true};
+    case OpKind::reduce:
+      return {unit, root ? unit : 0, true};
+    case OpKind::broadcast:
     case OpKind::all_gather:
-      return {unit, list, false};
-    case OpKind::reduce_scatter:
-      return {list, unit, false};
     case OpKind::gather:
-      return {unit, root ? list : 0, false};
+      return {unit, 0, false};
     case OpKind::scatter:
-      return {root ? list : 0, unit, false};
+      return {root ? unit * members : 0, 0, false};
+    case OpKind::reduce_scatter:
+    case OpKind::all_to_all:
+      return {unit * members, 0, false};
     case OpKind::barrier:
     case OpKind::send:
     case OpKind::recv:
@@ -152,16 +147,15 @@ RegionBytes region_bytes(const EntryPlan& plan, std::uint32_t members, Rank self
 
 std::uint64_t piece_unit_bytes(OpKind kind, DType dtype, std::uint32_t members, std::uint64_t budget_bytes) {
   CR_ASSERT(block_granule % size_of(dtype) == 0);
-  // Input and output regions are apart where there is a unit per member; the fullest member has one list and one unit.
-  const std::uint64_t units = has_unit_per_member(kind) ? std::uint64_t{members} + 1 : 1;
+  const std::uint64_t units = input_is_list(kind) ? members : 1;
   const std::uint64_t bytes = budget_bytes / units / block_granule * block_granule;
   CR_ASSERT(bytes > 0);
   return bytes;
 }
 
 std::uint32_t max_blocks(std::uint32_t members, std::uint64_t budget_bytes) {
-  // Blocks but the last of a unit hold at least min_block_bytes, and there are at most `members` units.
-  const std::uint64_t blocks = members + budget_bytes / min_block_bytes;
+  // Style take: one for each member. Style share: all but the last hold at least min_block_bytes.
+  const std::uint64_t blocks = std::max<std::uint64_t>(members, 1 + budget_bytes / min_block_bytes);
   CR_ASSERT(blocks < (std::uint64_t{1} << 32));
   return static_cast<std::uint32_t>(blocks);
 }

@@ -45,7 +45,6 @@ std::vector<Rank> Roster::apply(const membership::GroupResolution& resolution, c
     departures_.push_back(departure);
     excluded.push_back(*rank);
   }
-  failed_ = resolution.failed;
   return excluded;
 }
 
@@ -63,27 +62,12 @@ Rank Roster::lowest_contributor(std::uint64_t sequence) const {
   return Rank{static_cast<std::uint32_t>(first - last_op_.begin())};
 }
 
-std::optional<Rank> Roster::lost(const EntryPlan& plan, std::uint64_t sequence, bool lowest_member_is_root) const {
-  if (all_present()) {
-    return std::nullopt;
-  }
-  const bool unrepaired = plan.kind == OpKind::gather || plan.kind == OpKind::scatter;
-  if (unrepaired) {
-    for (const membership::FailedRange& range : failed_) {
-      if (range.from <= sequence && sequence < range.until) {
-        return rank_of(range.culprit_slot).value_or(plan.root);
-      }
-    }
-  }
-  const bool leans_on_root = unrepaired || (plan.kind == OpKind::broadcast && !lowest_member_is_root);
-  if (leans_on_root && !contributes(plan.root, sequence)) {
+std::optional<Rank> Roster::lost_root(const EntryPlan& plan, std::uint64_t sequence, bool lowest_member_is_root) const {
+  const bool any_root = plan.kind == OpKind::broadcast && lowest_member_is_root;
+  if (is_rooted(plan.kind) && !any_root && !contributes(plan.root, sequence)) {
     return plan.root;
   }
   return std::nullopt;
-}
-
-void Roster::forget_failed_below(std::uint64_t sequence) {
-  std::erase_if(failed_, [sequence](const membership::FailedRange& range) { return range.until <= sequence; });
 }
 
 std::uint64_t Roster::departed_at(Slot slot) const {

@@ -1,5 +1,5 @@
-// What a group knows of its members: who is present, how many ops of each excluded one count, who owns the seats, and
-// which entries have failed. Immutable between installs, so every question about an entry has one answer until then.
+// What a group knows of its members: who is present, how many ops of each excluded one count, and who owns the seats.
+// Immutable between installs, so every question about an entry has one answer until then.
 #pragma once
 
 #include <cstdint>
@@ -39,27 +39,28 @@ class Roster {
   // Present members count in every entry; so there always is one while anybody is present.
   [[nodiscard]] Rank lowest_contributor(std::uint64_t sequence) const;
 
-  // Who is to blame if `sequence` cannot be finished by the survivors: it is in a failed range (kinds that are not
-  // repaired), or its root left before it counted. nullopt: it can. The same on every member that knows the decision.
+  // Who is to blame if `sequence` cannot be done: the root of a rooted kind, when it left before it counted. nullopt:
+  // it can. A function of the decided departures, which are kept, so every survivor says the same of the entry whenever
+  // it comes to it (protocol rule 11); and when it is lost nobody has moved a byte of it, for nobody was ready.
   [[nodiscard]] std::optional<Rank> lost(const EntryPlan& plan, std::uint64_t sequence,
-                                         bool lowest_member_is_root) const;
+                                         bool lowest_member_is_root) const {
+    return all_present() ? std::nullopt : lost_root(plan, sequence, lowest_member_is_root);  // asked at every look
+  }
 
   [[nodiscard]] std::uint64_t departed_at(Slot slot) const;  // last_op; of a present member the largest number
   [[nodiscard]] const Seats& seats() const { return seats_; }
   [[nodiscard]] const std::vector<membership::Departure>& departures() const { return departures_; }
-  [[nodiscard]] const std::vector<membership::FailedRange>& failed() const { return failed_; }
-  // Forgets failed ranges that end at or below `sequence`: every present member has completed as many.
-  void forget_failed_below(std::uint64_t sequence);
 
  private:
   [[nodiscard]] std::optional<Rank> rank_of(Slot slot) const;
+  [[nodiscard]] std::optional<Rank> lost_root(const EntryPlan& plan, std::uint64_t sequence,
+                                              bool lowest_member_is_root) const;
 
   std::vector<Slot> slots_;
   RankSet present_;
   std::vector<std::uint64_t> last_op_;  // exclusive bound; of a present member: the largest number
   Seats seats_;
   std::vector<membership::Departure> departures_;
-  std::vector<membership::FailedRange> failed_;
   std::uint64_t base_ = 0;  // first entry of the epoch
 };
 

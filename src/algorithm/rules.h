@@ -9,6 +9,12 @@ struct Rules {
   bool final_before_copy = true;
   // A block is published distributed after its last byte is in place. Off: before the copies.
   bool distributed_after_copy = true;
+  // A taker says distributed when it has read and written its last byte. Off: before the first.
+  bool distributed_after_taking = true;
+  // An entry in which members take is complete when all that are present have. Off: when this member has.
+  bool wait_for_takers = true;
+  // What a lost member would have taken, nobody waits for. Off: as if it were present.
+  bool drop_parts_of_the_lost = true;
   // A living owner keeps its seats when another member dies (protocol rule 2). Off: all seats are dealt anew.
   bool living_owners_keep_seats = true;
   // The scratch is reused only once its block is distributed. Off: install drops the block in work.
@@ -22,8 +28,6 @@ struct Rules {
   bool wait_for_window = true;
   // Nothing happens between prepared and install (protocol rule 7). Off: freeze only takes the status.
   bool freeze_stops = true;
-  // A failed range binds entries entered later too (protocol rule 11). Off: only those open at install.
-  bool keep_failed_ranges = true;
   // An entry's last op is decided once (protocol rule 16). Off: each view's decision overwrites the earlier ones.
   bool last_op_decided_once = true;
   // Under policy fail the first compare-and-swap decides. Off: each member goes by what it sees.

@@ -46,6 +46,10 @@ std::string_view name_of(OpKind kind) {
       return "gather";
     case OpKind::scatter:
       return "scatter";
+    case OpKind::reduce:
+      return "reduce";
+    case OpKind::all_to_all:
+      return "all_to_all";
     case OpKind::send:
       return "send";
     case OpKind::recv:
@@ -72,6 +76,8 @@ std::string_view name_of(ReduceOp reduce) {
       return "bor";
     case ReduceOp::bxor:
       return "bxor";
+    case ReduceOp::premul_sum:
+      return "premul_sum";
   }
   CR_ASSERT(!"a reduce op outside its enum");
 }

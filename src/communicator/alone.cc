@@ -1,6 +1,7 @@
 #include "communicator/alone.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "communicator/buffer_list.h"
@@ -22,7 +23,11 @@ void reduce_own(const Call& call, std::uint64_t offset, std::uint64_t bytes, dou
   if (call.reduce != ReduceOp::avg || weight > 0) {
     const std::vector<std::byte> input = unit_of_input(call, offset, bytes);
     const std::byte* source = input.data();
-    reduce(call.dtype, call.reduce, {&source, 1}, result.data(), bytes);
+    if (call.reduce == ReduceOp::premul_sum) {
+      reduce_scaled(call.dtype, {&source, 1}, {&weight, 1}, result.data(), bytes);
+    } else {
+      reduce(call.dtype, call.reduce, {&source, 1}, result.data(), bytes);
+    }
   }
   copy_to(call.outputs, 0, result.data(), bytes);
 }
@@ -32,6 +37,25 @@ void fill_every_place(const Call& call, std::uint64_t unit_bytes, std::uint32_t 
   for (std::uint32_t place = 0; place < members; ++place) {
     copy_to(call.outputs, place * unit_bytes, unit.data(), unit_bytes);
   }
+}
+
+// Its parts for and from the others are as those of vacant slots in a group that has joined: zeros come from there. (An
+// own part in every place, as all_gather gives it, would have another size than the caller expects.)
+Status exchange_own(const Call& call, const GroupFacts& group) {
+  const std::uint32_t self = group.self.value();
+  const std::uint64_t own = call.input_bytes[self];
+  if (own != call.output_bytes[self]) {
+    return {Fault::mismatch, Move::fix_call,
+            "all_to_all: this worker sends " + std::to_string(own) + " bytes to itself and expects " +
+                std::to_string(call.output_bytes[self])};
+  }
+  const auto before = [self](const std::vector<std::uint64_t>& parts) {
+    return std::accumulate(parts.begin(), parts.begin() + self, std::uint64_t{0});
+  };
+  const std::vector<std::byte> part = unit_of_input(call, before(call.input_bytes), own);
+  fill_zeros(call.outputs, 0, total_bytes(call.outputs));
+  copy_to(call.outputs, before(call.output_bytes), part.data(), own);
+  return {};
 }
 
 Status answer_broadcast(const Call& call, std::uint64_t unit_bytes, const std::vector<std::byte>* answer) {
@@ -80,6 +104,11 @@ Status run_alone(const Call& call, const CallShape& shape, const GroupFacts& gro
         copy_to(call.outputs, 0, own.data(), unit);
       }
       break;
+    case OpKind::reduce:
+      if (at_root) reduce_own(call, 0, unit, weight);
+      break;
+    case OpKind::all_to_all:
+      return exchange_own(call, group);
     case OpKind::send:
     case OpKind::recv:
       return {Fault::unsupported, Move::retry,

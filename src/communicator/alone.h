@@ -13,8 +13,10 @@ namespace closeranks::communicator {
 
 // Does `call`, of which shape_of() has given `shape`:
 //   all_reduce, reduce_scatter   the reduction of one input; zeros where an average has weight 0
+//   reduce                       the same when this member is root; else nothing
 //   all_gather, gather           the own input in every place
 //   broadcast                    from anybody: the caller's memory stays as it is, or gets `answer`
+//   all_to_all                   the own part to itself, zeros from the others
 //   scatter                      the own unit when this member is root; else the caller's memory stays as it is
 //   send, recv                   Fault::unsupported: there is nobody
 // `answer`: what the survivors' broadcast gave, or nullptr. Fault::mismatch when its size is another.

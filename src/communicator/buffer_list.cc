@@ -38,6 +38,29 @@ bool same_memory(const std::vector<Buffer>& left, const std::vector<Buffer>& rig
                     [](const Buffer& a, const Buffer& b) { return a.data == b.data && a.bytes == b.bytes; });
 }
 
+std::optional<Buffer> contiguous(const std::vector<Buffer>& buffers) {
+  std::optional<Buffer> whole;
+  for (const Buffer& buffer : buffers) {
+    if (buffer.bytes == 0) continue;
+    if (!whole) {
+      whole = buffer;
+    } else if (static_cast<std::byte*>(whole->data) + whole->bytes == buffer.data) {
+      whole->bytes += buffer.bytes;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return whole;
+}
+
+bool overlaps(const Buffer& memory, const std::vector<Buffer>& buffers) {
+  const auto start = reinterpret_cast<std::uintptr_t>(memory.data);
+  return std::any_of(buffers.begin(), buffers.end(), [&](const Buffer& buffer) {
+    const auto other = reinterpret_cast<std::uintptr_t>(buffer.data);
+    return start < other + buffer.bytes && other < start + memory.bytes;
+  });
+}
+
 void copy_from(const std::vector<Buffer>& buffers, std::uint64_t offset, std::byte* to, std::uint64_t bytes) {
   for_each_range(buffers, offset, bytes, [&to](const std::byte* data, std::uint64_t length) {
     std::memcpy(to, data, length);
@@ -47,9 +70,23 @@ void copy_from(const std::vector<Buffer>& buffers, std::uint64_t offset, std::by
 
 void copy_to(const std::vector<Buffer>& buffers, std::uint64_t offset, const std::byte* from, std::uint64_t bytes) {
   for_each_range(buffers, offset, bytes, [&from](std::byte* data, std::uint64_t length) {
-    std::memcpy(data, from, length);
+    if (data != from) std::memcpy(data, from, length);
     from += length;
   });
+}
+
+void fill_zeros(const std::vector<Buffer>& buffers, std::uint64_t offset, std::uint64_t bytes) {
+  for_each_range(buffers, offset, bytes, [](std::byte* data, std::uint64_t length) { std::memset(data, 0, length); });
+}
+
+std::byte* range_in(const std::vector<Buffer>& buffers, std::uint64_t offset, std::uint64_t bytes) {
+  for (const Buffer& buffer : buffers) {
+    if (offset < buffer.bytes || (offset == 0 && bytes == 0)) {
+      return offset + bytes <= buffer.bytes ? static_cast<std::byte*>(buffer.data) + offset : nullptr;
+    }
+    offset -= buffer.bytes;
+  }
+  return nullptr;
 }
 
 }  // namespace closeranks::communicator

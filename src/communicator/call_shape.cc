@@ -1,6 +1,7 @@
 #include "communicator/call_shape.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "communicator/buffer_list.h"
 #include "communicator/kernels.h"
@@ -19,6 +20,25 @@ Status expect(const Call& call, const char* what, std::uint64_t actual, std::uin
   if (actual == expected) return {};
   return wrong(
       call, std::string(what) + " has " + bytes_of(actual) + ", expected " + bytes_of(expected) + " (" + because + ")");
+}
+
+Status expect_sum(const Call& call, const char* what, std::uint64_t actual, const std::vector<std::uint64_t>& parts,
+                  std::uint32_t members) {
+  if (parts.size() != members) {
+    return wrong(call, std::string(what) + "_bytes has " + std::to_string(parts.size()) + " numbers, expected " +
+                           std::to_string(members) + " (one for each member)");
+  }
+  std::uint64_t left = actual;
+  for (const std::uint64_t part : parts) {
+    if (part % size_of(call.dtype) != 0) {
+      return wrong(call, bytes_of(part) + " is not a whole number of " + std::string(name_of(call.dtype)));
+    }
+    if (part > left) {
+      return wrong(call, std::string(what) + " has " + bytes_of(actual) + ", fewer than " + what + "_bytes add up to");
+    }
+    left -= part;
+  }
+  return expect(call, what, actual, actual - left, "what its parts add up to");
 }
 
 bool null_memory(const std::vector<Buffer>& buffers) {
@@ -65,6 +85,16 @@ Result<std::uint64_t> unit_of(const Call& call, const GroupFacts& group) {
       fits = expect(call, "input", inputs, at_root ? unit * group.members : 0,
                     at_root ? "one output of each member" : "only the root has input");
       break;
+    case OpKind::reduce:
+      unit = inputs;
+      fits = expect(call, "output", outputs, at_root ? unit : 0,
+                    at_root ? "as long as the input" : "only the root has output");
+      break;
+    case OpKind::all_to_all:
+      unit = inputs;
+      fits = expect_sum(call, "input", inputs, call.input_bytes, group.members);
+      if (fits.ok()) fits = expect_sum(call, "output", outputs, call.output_bytes, group.members);
+      break;
     case OpKind::send:
       unit = inputs;
       fits = expect(call, "output", outputs, 0, "a send has none");
@@ -88,9 +118,17 @@ std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
 
 }  // namespace
 
-bool is_reduction(OpKind kind) { return kind == OpKind::all_reduce || kind == OpKind::reduce_scatter; }
+bool is_reduction(OpKind kind) {
+  return kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::reduce_scatter;
+}
 
-bool is_rooted(OpKind kind) { return kind == OpKind::broadcast || kind == OpKind::gather || kind == OpKind::scatter; }
+bool input_is_list(OpKind kind) {
+  return kind == OpKind::reduce_scatter || kind == OpKind::scatter || kind == OpKind::all_to_all;
+}
+
+bool output_is_list(OpKind kind) {
+  return kind == OpKind::all_gather || kind == OpKind::gather || kind == OpKind::all_to_all;
+}
 
 bool gives_input(OpKind kind, Rank root, const GroupFacts& group) {
   switch (kind) {
@@ -106,6 +144,8 @@ bool gives_input(OpKind kind, Rank root, const GroupFacts& group) {
   }
 }
 
+bool is_weight(double weight) { return weight >= 0 && !std::isinf(weight); }
+
 algorithm::Range CallShape::piece(std::uint32_t piece) const {
   const std::uint64_t from = piece * piece_unit_bytes;
   return {from, std::min(piece_unit_bytes, unit_bytes - from)};
@@ -113,7 +153,7 @@ algorithm::Range CallShape::piece(std::uint32_t piece) const {
 
 Result<CallShape> shape_of(const Call& call, const GroupFacts& group) {
   const bool point_to_point = call.kind == OpKind::send || call.kind == OpKind::recv;
-  const bool names_a_rank = is_rooted(call.kind) || (point_to_point && !call.any_source);
+  const bool names_a_rank = algorithm::is_rooted(call.kind) || (point_to_point && !call.any_source);
   if (names_a_rank && call.root.value() >= group.members) {
     return wrong(call, "rank " + std::to_string(call.root.value()) + " is not in this group of " +
                            std::to_string(group.members));
@@ -131,39 +171,48 @@ Result<CallShape> shape_of(const Call& call, const GroupFacts& group) {
   if (unit.value() % size_of(call.dtype) != 0) {
     return wrong(call, bytes_of(unit.value()) + " is not a whole number of " + std::string(name_of(call.dtype)));
   }
-  CallShape shape{unit.value(), unit.value(), 1};
-  if (point_to_point || unit.value() == 0) return shape;
-  const std::uint64_t longest =
-      algorithm::piece_unit_bytes(call.kind, call.dtype, group.members, group.entry_budget_bytes);
-  if (unit.value() > longest) {
+  if (point_to_point || call.kind == OpKind::all_to_all) return CallShape{unit.value(), unit.value(), 1};
+  return cut(call.kind, call.dtype, unit.value(), group);
+}
+
+CallShape cut(OpKind kind, DType dtype, std::uint64_t unit_bytes, const GroupFacts& group) {
+  CallShape shape{unit_bytes, unit_bytes, 1};
+  if (unit_bytes <= algorithm::inline_bytes) return shape;  // the shortest pieces of the largest groups are longer
+  const std::uint64_t longest = algorithm::piece_unit_bytes(kind, dtype, group.members, group.entry_budget_bytes);
+  if (unit_bytes > longest) {
     shape.piece_unit_bytes = longest;
-    shape.pieces = static_cast<std::uint32_t>((unit.value() + longest - 1) / longest);
+    shape.pieces = static_cast<std::uint32_t>((unit_bytes + longest - 1) / longest);
   }
   return shape;
 }
 
-std::uint64_t signature_of(const Call& call, const CallShape& shape, std::uint32_t piece, Policy policy,
+std::uint64_t signature_of(const Call& call, std::uint64_t unit_bytes, std::uint32_t entry, Policy policy,
                            bool lowest_member_is_root) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  hash = mixed(hash, static_cast<std::uint64_t>(call.kind));
-  hash = mixed(hash, static_cast<std::uint64_t>(call.dtype));
-  hash = mixed(hash, is_reduction(call.kind) ? static_cast<std::uint64_t>(call.reduce) : 0);
-  const bool root_is_agreed = is_rooted(call.kind) && !(call.kind == OpKind::broadcast && lowest_member_is_root);
-  hash = mixed(hash, root_is_agreed ? 1 + std::uint64_t{call.root.value()} : 0);
-  hash = mixed(hash, shape.unit_bytes);
-  hash = mixed(hash, piece);
-  return mixed(hash, static_cast<std::uint64_t>(policy));
+  const bool root_is_agreed =
+      algorithm::is_rooted(call.kind) && !(call.kind == OpKind::broadcast && lowest_member_is_root);
+  const std::uint64_t root = root_is_agreed ? 1 + std::uint64_t{call.root.value()} : 0;
+  const std::uint64_t reduce = is_reduction(call.kind) ? static_cast<std::uint64_t>(call.reduce) : 0;
+  // Every field has bits of its own.
+  const std::uint64_t what = static_cast<std::uint64_t>(call.kind) | static_cast<std::uint64_t>(call.dtype) << 8 |
+                             reduce << 16 | static_cast<std::uint64_t>(policy) << 24 | root << 32;
+  std::uint64_t hash = mixed(0xcbf29ce484222325, what);
+  hash = mixed(hash, unit_bytes);
+  hash = mixed(hash, entry);
+  return mixed(hash, call.fingerprint);
 }
 
 std::string describe(OpKind kind, DType dtype, ReduceOp reduce, Rank root, std::uint64_t unit_bytes,
                      bool lowest_member_is_root) {
   std::string text(name_of(kind));
   if (kind == OpKind::barrier) return text;
+  if (kind == OpKind::all_to_all) {
+    return text + " of " + std::string(name_of(dtype)) + ", " + std::to_string(unit_bytes / size_of(dtype)) + " sent";
+  }
   text += " of " + std::to_string(unit_bytes / size_of(dtype)) + " " + std::string(name_of(dtype));
   if (is_reduction(kind)) text += ", " + std::string(name_of(reduce));
   if (kind == OpKind::broadcast && lowest_member_is_root) return text + ", from the lowest present member";
   if (kind == OpKind::broadcast || kind == OpKind::scatter) text += " from rank " + std::to_string(root.value());
-  if (kind == OpKind::gather) text += " to rank " + std::to_string(root.value());
+  if (kind == OpKind::gather || kind == OpKind::reduce) text += " to rank " + std::to_string(root.value());
   return text;
 }
 

@@ -13,7 +13,7 @@
 namespace closeranks::communicator {
 
 struct CallShape {
-  std::uint64_t unit_bytes = 0;        // communicator.h: u of Call
+  std::uint64_t unit_bytes = 0;        // communicator.h: u of Call; all_to_all: of this member's inputs, for texts
   std::uint64_t piece_unit_bytes = 0;  // of one entry; the last piece may be shorter
   std::uint32_t pieces = 1;
 
@@ -31,20 +31,31 @@ struct GroupFacts {
 };
 
 // Fault::invalid_argument, with one sentence that names the numbers, when sizes, dtype, reduction or root do not fit
-// together. send and recv are one "piece", whatever their size.
+// together. send and recv are one "piece", whatever their size. all_to_all: how many pieces there are is known when all
+// members' sizes are (exchange_table.h); until then it is one.
 Result<CallShape> shape_of(const Call& call, const GroupFacts& group);
+
+// A unit of `unit_bytes` cut into entries that fit into the budget.
+CallShape cut(OpKind kind, DType dtype, std::uint64_t unit_bytes, const GroupFacts& group);
 
 // True when `call` takes input from this member: everybody, but only the root of a broadcast and of a scatter (every
 // member, where the lowest one is root).
 bool gives_input(OpKind kind, Rank root, const GroupFacts& group);
 bool is_reduction(OpKind kind);
-bool is_rooted(OpKind kind);
+// The inputs, the outputs are lists of a unit per member.
+bool input_is_list(OpKind kind);
+bool output_is_list(OpKind kind);
 
-// What an entry is compared by (protocol rule 16): everything that must be the same on all members.
-std::uint64_t signature_of(const Call& call, const CallShape& shape, std::uint32_t piece, Policy policy,
+// Whether an input may have this weight in an average.
+bool is_weight(double weight);
+
+// What an entry is compared by (protocol rule 16): everything that must be the same on all members. `unit_bytes`: of
+// the call (all_to_all: of the longest pair, 0 in the table's entry); `entry`: its number in the op.
+std::uint64_t signature_of(const Call& call, std::uint64_t unit_bytes, std::uint32_t entry, Policy policy,
                            bool lowest_member_is_root);
 
 // What members called, for people: "all_reduce of 64 float32, sum", "broadcast of 3 int64 from rank 0", "barrier".
+// all_to_all has a size of its own on every member: `unit_bytes` is that of its inputs.
 std::string describe(OpKind kind, DType dtype, ReduceOp reduce, Rank root, std::uint64_t unit_bytes,
                      bool lowest_member_is_root);
 

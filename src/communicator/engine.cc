@@ -67,6 +67,10 @@ class CommunicatorHandle final : public Communicator {
     if (core().in_fork_child()) return std::make_shared<DeadOp>();
     return core().issue(group(), std::move(call), driver_);
   }
+  Status run(const Call& call) override {
+    if (core().in_fork_child()) return ForkGuard::status();
+    return core().run(group(), call);
+  }
   [[nodiscard]] const GroupOptions& options() const override { return options_; }
   [[nodiscard]] Rank rank() const override { return group().rank(); }
   [[nodiscard]] std::vector<Slot> present() const override {
@@ -139,6 +143,7 @@ class EngineHandle final : public Engine {
     return core_->handle_of(group.value());
   }
   [[nodiscard]] const EngineOptions& options() const override { return core_->engine_options(); }
+  [[nodiscard]] std::shared_ptr<SharedMemory> shared_memory() const override { return core_->shared_memory(); }
   [[nodiscard]] ViewNumber view() const override { return core_->view(); }
   [[nodiscard]] std::vector<Slot> present() const override { return core_->present(); }
   Result<BoundaryResult> at_boundary(std::uint64_t step, std::chrono::milliseconds patience) override {

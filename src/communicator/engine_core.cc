@@ -2,7 +2,9 @@
 #include "communicator/engine_core.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/blocked_signals.h"
@@ -17,6 +19,11 @@ namespace {
 
 // A goodbye is one small frame to the same host.
 constexpr std::chrono::milliseconds goodbye_grace{500};
+
+bool arenas_wanted() {
+  const char* text = std::getenv("CLOSERANKS_SHARED_ARENAS");
+  return text == nullptr || std::string_view(text) != "0";
+}
 
 Status wrong_group(const GroupOptions& options, const std::string& why) {
   return {Fault::invalid_argument, Move::fix_call, "group '" + options.name + "': " + why};
@@ -55,6 +62,12 @@ Status EngineCore::start_parts() {
   if (!server.ok()) return server.status();
   server_ = std::move(server.value());
   server_->publish(transport::SegmentKey::life(), life_->descriptor().duplicate());
+  // Without room where it is not wanted: peers need not know the difference.
+  auto arena = transport::OwnArena::create({options_.job, options_.worker, options_.slot},
+                                           arenas_wanted() ? transport::arena_capacity(options_.slots) : 0);
+  if (!arena.ok()) return arena.status();
+  arena_ = std::move(arena.value());
+  server_->publish(transport::SegmentKey::arena(), arena_->descriptor().duplicate());
   {
     const BlockedSignals blocked;
     engine_thread_ = std::thread([core = shared_from_this()] { core->run_engine_thread(); });
@@ -217,6 +230,7 @@ void EngineCore::stop(std::chrono::milliseconds grace) {
     }
   }
   if (life_) life_->depart();
+  if (arena_) arena_->close();
   server_.reset();
   control_->stop();
 }

@@ -2,9 +2,10 @@
 //
 //   engine_core.cc      start, groups, stop
 //   engine_drive.cc     driving, waiting, the engine's thread
+//   engine_waits.cc     callers that are blocked, and circles of them
 //   engine_plain.cc     members of a plain job find each other through the address book
 //   engine_views.cc     coordinated: messages of the coordinator, addresses, views
-//   engine_segments.cc  coordinated: fetching the peers' lives and segments in the background
+//   engine_segments.cc  coordinated: fetching the peers' lives, arenas and segments in the background
 //   engine_joins.cc     coordinated: boundaries, and newcomers joining there
 //   engine_orphan.cc    coordinated: nobody is left who could help
 //
@@ -27,6 +28,7 @@
 
 #include "closeranks/engine.h"
 #include "communicator/drive_lock.h"
+#include "communicator/engine_waits.h"
 #include "communicator/fork_guard.h"
 #include "communicator/group.h"
 #include "communicator/group_host.h"
@@ -37,6 +39,7 @@
 #include "membership/worker.h"
 #include "transport/life.h"
 #include "transport/segment_server.h"
+#include "transport/shared_arena.h"
 #include "transport/waiter.h"
 
 namespace closeranks::communicator {
@@ -61,6 +64,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   void close_group(const std::shared_ptr<Group>& group, std::chrono::milliseconds grace);
   // Engine::stop. Idempotent; any thread but the control thread.
   void stop(std::chrono::milliseconds grace);
+  [[nodiscard]] std::shared_ptr<SharedMemory> shared_memory() const { return arena_; }
   [[nodiscard]] ViewNumber view();
   [[nodiscard]] std::vector<Slot> present();
   [[nodiscard]] const EngineOptions& engine_options() const override { return options_; }
@@ -76,7 +80,9 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
 
   // ---- engine_drive.cc, any thread ------------------------------------------------------------------------------
   std::shared_ptr<Operation> issue(Group& group, Call call, std::shared_ptr<OperationDriver> driver);
-  Status wait_for(const Group& group, Operation& operation, std::chrono::milliseconds timeout);
+  Status wait_for(Group& group, Operation& operation, std::chrono::milliseconds timeout);
+  // Communicator::run.
+  Status run(Group& group, const Call& call);
   // Runs `change` under the drive lock, then wakes whoever has to look at what it did. Settles ops unless called on the
   // control thread.
   template <class Change>
@@ -90,12 +96,14 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   }
 
   // ---- GroupHost, under the drive lock --------------------------------------------------------------------------
+  [[nodiscard]] transport::OwnArena& arena() const override { return *arena_; }
   void finished(std::shared_ptr<Operation> operation) override;
   void repaired(membership::OpRepaired event) override;
   void suspect(const Peer& peer, std::string reason) override;
 
  private:
   friend class DriverPresence;
+  friend class BlockedWait;
 
   // engine_core.cc
   Status start_parts();
@@ -116,11 +124,19 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   [[nodiscard]] Clock::time_point next_look(Clock::time_point now);
   void run_engine_thread();
 
+  // engine_waits.cc, under the lock
+  bool do_all_there_is();
+  [[nodiscard]] std::optional<transport::WaitBoard> board_of(WorkerId worker) const;
+  [[nodiscard]] std::string worker_name(WorkerId worker) const;
+  void fail_for(const transport::WaitVerdict& verdict, Group& waiting_in, const Operation& operation);
+  bool look_for_verdicts();
+
   // engine_plain.cc
   static Status await_connected(Group& group, Clock::time_point deadline, std::chrono::milliseconds timeout);
   Status meet_members(Group& group, const AddressBook& book, std::chrono::milliseconds timeout);
   Status meet_member(Group& group, Rank rank, const AddressBook& book, Clock::time_point deadline);
   Status attach_life(const std::shared_ptr<Peer>& peer, Clock::time_point deadline);
+  Status attach_arena(const std::shared_ptr<Peer>& peer, Clock::time_point deadline);
   Status attach_segment(Group& group, Rank rank, const Peer& peer, Clock::time_point deadline);
   Result<std::shared_ptr<Peer>> peer_from_address(Slot slot, const std::string& address);
   [[nodiscard]] std::string own_address() const;
@@ -159,11 +175,13 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   // engine_segments.cc: control thread
   void fetch_for(const std::shared_ptr<Group>& group);
   void fetch_life(const std::shared_ptr<Peer>& peer);
+  void fetch_arena(const std::shared_ptr<Peer>& peer);
   void fetch_segment_of(const std::shared_ptr<Group>& group, Rank rank, const std::shared_ptr<Peer>& peer);
   void fetch_again_later();
 
   const EngineOptions options_;
   const ForkGuard fork_guard_;
+  std::shared_ptr<transport::OwnArena> arena_;  // set by start_parts(), then never changed
   std::string token_;
 
   DriveLock lock_;
@@ -172,6 +190,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   std::map<WorkerId, std::shared_ptr<Peer>> peers_;
   std::vector<std::shared_ptr<Peer>> former_peers_;  // sleepers may still hold pointers to their lives
   std::vector<std::shared_ptr<Operation>> finished_;
+  std::vector<BlockedWait*> waits_;  // those on the wait board
   std::vector<membership::ExcludedMember> excluded_;
   std::vector<membership::Filled> members_;  // of the view
   ViewNumber view_;

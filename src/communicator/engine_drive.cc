@@ -13,7 +13,7 @@ namespace {
 // Deadlines of ops and of orphans are looked at this often at least.
 constexpr std::chrono::milliseconds longest_look{500};
 // Looks at an op before its waiter reads a clock.
-constexpr int first_looks = 50;
+constexpr std::uint32_t first_looks = 50;
 // A member without an address is asked for after this long.
 constexpr std::chrono::seconds absence_patience{1};
 
@@ -59,7 +59,29 @@ std::shared_ptr<Operation> EngineCore::issue(Group& group, Call call, std::share
   return operation;
 }
 
-Status EngineCore::wait_for(const Group& group, Operation& operation, std::chrono::milliseconds timeout) {
+Status EngineCore::run(Group& group, const Call& call) {
+  Group::Run run;
+  std::vector<std::shared_ptr<Operation>> ended;
+  {
+    const std::lock_guard lock(lock_);
+    run = group.run(call, first_looks, lock_);
+    if (!run.done) {
+      open_ops_.fetch_add(1, std::memory_order_relaxed);
+      group.step();
+      ended.swap(finished_);
+    }
+    group.flush();
+    if (run.done) return {};
+  }
+  settle(ended);
+  life_->doorbell().ring();
+  Status status = wait_for(group, *run.operation, std::chrono::milliseconds{0});
+  const std::lock_guard lock(lock_);
+  group.give_back(std::move(run.operation));
+  return status;
+}
+
+Status EngineCore::wait_for(Group& group, Operation& operation, std::chrono::milliseconds timeout) {
   if (fork_guard_.in_child()) return ForkGuard::status();
   const Clock::time_point limit = timeout.count() > 0 ? Clock::now() + timeout : Clock::time_point::max();
   const DriverPresence presence(*this);
@@ -69,7 +91,7 @@ Status EngineCore::wait_for(const Group& group, Operation& operation, std::chron
     return operation.settled();
   };
   // A short op is done within these: nothing else is set up for it.
-  for (int i = 0; i < first_looks; ++i) {
+  for (std::uint32_t i = 0; i < first_looks; ++i) {
     if (poll()) return operation.status();
   }
   std::vector<const transport::PeerLife*> lives;
@@ -78,6 +100,7 @@ Status EngineCore::wait_for(const Group& group, Operation& operation, std::chron
     return lives;
   };
   transport::Waiter waiter(life_->doorbell());
+  BlockedWait blocked(*this, group, operation, limit >= operation.deadline());
   for (;;) {
     const Clock::time_point now = Clock::now();
     if (now >= limit) {
@@ -85,9 +108,10 @@ Status EngineCore::wait_for(const Group& group, Operation& operation, std::chron
       if (operation.done()) break;
       return group.timed_out(operation, now);
     }
-    const transport::Wake wake = waiter.wait(poll, watch, std::min(limit, next_look(now)));
+    const transport::Wake wake = waiter.wait(poll, watch, std::min({limit, next_look(now), blocked.next_look()}));
     if (wake == transport::Wake::ready) break;
     attend();
+    blocked.look();
   }
   // Done under the lock a moment ago, perhaps settled by another thread right now.
   while (!operation.settled()) {
@@ -127,7 +151,10 @@ bool EngineCore::drive_groups(const Operation* target) {
 
 void EngineCore::settle(const std::vector<std::shared_ptr<Operation>>& operations) {
   if (operations.empty()) return;
-  for (const auto& operation : operations) operation->settle();
+  {
+    const InCallbacks callbacks;
+    for (const auto& operation : operations) operation->settle();
+  }
   open_ops_.fetch_sub(static_cast<std::int64_t>(operations.size()), std::memory_order_seq_cst);
   // Other threads of this process may sleep until one of these is done.
   life_->doorbell().ring();
@@ -186,6 +213,7 @@ void EngineCore::attend() {
   std::vector<Slot> absent;
   change([&] {
     const Clock::time_point now = Clock::now();
+    look_for_verdicts();
     for (const auto& group : groups_) {
       if (!group->open()) continue;
       group->look_for_deaths();

@@ -142,6 +142,7 @@ Status EngineCore::meet_member(Group& group, Rank rank, const AddressBook& book,
     const std::shared_ptr<Peer>& peer = found.value();
     members.set_peer(rank, peer);
     Status attached = attach_life(peer, deadline);
+    if (attached.ok()) attached = attach_arena(peer, deadline);
     if (attached.ok()) attached = attach_segment(group, rank, *peer, deadline);
     if (attached.fault() != Fault::peer_lost) return attached;
     const bool lives = ::kill(static_cast<pid_t>(peer->pid), 0) == 0 || errno != ESRCH;
@@ -165,6 +166,21 @@ Status EngineCore::attach_life(const std::shared_ptr<Peer>& peer, Clock::time_po
   if (!life.ok()) return life.status();
   const std::lock_guard lock(lock_);
   if (!peer->life.has_value()) peer->life.emplace(std::move(life.value()));
+  return {};
+}
+
+Status EngineCore::attach_arena(const std::shared_ptr<Peer>& peer, Clock::time_point deadline) {
+  {
+    const std::lock_guard lock(lock_);
+    if (peer->arena.has_value()) return {};
+  }
+  auto descriptor =
+      transport::fetch_segment(peer->endpoint, peer->token, transport::SegmentKey::arena(), left_until(deadline));
+  if (!descriptor.ok()) return descriptor.status();
+  auto arena = transport::PeerArena::attach(std::move(descriptor.value()), {options_.job, peer->worker, peer->slot});
+  if (!arena.ok()) return arena.status();
+  const std::lock_guard lock(lock_);
+  if (!peer->arena.has_value()) peer->arena.emplace(std::move(arena.value()));
   return {};
 }
 

@@ -1,5 +1,5 @@
-// A coordinated job: the peers' lives and segments are fetched in the background, on the control thread, which never
-// waits for one of them. A peer's server answers once the peer has made the group.
+// A coordinated job: the peers' lives, arenas and segments are fetched in the background, on the control thread, which
+// never waits for one of them. A peer's server answers once the peer has made the group.
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
 #include <memory>
@@ -19,6 +19,7 @@ constexpr std::chrono::milliseconds retry_after{200};
 void EngineCore::fetch_for(const std::shared_ptr<Group>& group) {
   std::vector<std::pair<Rank, std::shared_ptr<Peer>>> segments;
   std::vector<std::shared_ptr<Peer>> lives;
+  std::vector<std::shared_ptr<Peer>> arenas;
   {
     const std::lock_guard lock(lock_);
     if (ended_ || !group->health().ok() || group->alone()) return;
@@ -31,6 +32,10 @@ void EngineCore::fetch_for(const std::shared_ptr<Group>& group) {
         peer->fetching_life = true;
         lives.push_back(peer);
       }
+      if (!peer->arena.has_value() && !peer->fetching_arena) {
+        peer->fetching_arena = true;
+        arenas.push_back(peer);
+      }
       if (members.segment(rank) == nullptr && !members.fetching(rank)) {
         members.fetching(rank) = true;
         segments.emplace_back(rank, peer);
@@ -38,6 +43,7 @@ void EngineCore::fetch_for(const std::shared_ptr<Group>& group) {
     }
   }
   for (const auto& peer : lives) fetch_life(peer);
+  for (const auto& peer : arenas) fetch_arena(peer);
   for (const auto& [rank, peer] : segments) fetch_segment_of(group, rank, peer);
 }
 
@@ -64,6 +70,36 @@ void EngineCore::fetch_life(const std::shared_ptr<Peer>& peer) {
     fetch_again_later();
   };
   transport::async_fetch_segment(control_->context(), peer->endpoint, peer->token, transport::SegmentKey::life(),
+                                 transport::max_segment_wait, attach);
+}
+
+void EngineCore::fetch_arena(const std::shared_ptr<Peer>& peer) {
+  const auto attach = [this, peer](Result<FileDescriptor> descriptor) {
+    Status failed = descriptor.status();
+    if (failed.ok()) {
+      auto arena =
+          transport::PeerArena::attach(std::move(descriptor.value()), {options_.job, peer->worker, peer->slot});
+      failed = arena.status();
+      if (arena.ok()) {
+        change([&] {
+          peer->fetching_arena = false;
+          peer->arena.emplace(std::move(arena.value()));
+          for (const auto& group : groups_) {
+            group->look_at_connections();
+            group->flush();
+          }
+        });
+        return;
+      }
+      log::warning(failed.message());
+    }
+    change([&] {
+      peer->fetching_arena = false;
+      peer->unreachable = peer->unreachable || failed.fault() == Fault::peer_lost;
+    });
+    fetch_again_later();
+  };
+  transport::async_fetch_segment(control_->context(), peer->endpoint, peer->token, transport::SegmentKey::arena(),
                                  transport::max_segment_wait, attach);
 }
 

@@ -1,10 +1,13 @@
 // One group of this process: its queue of ops, the entries in flight, and the group machine that says what to do next.
 // Everything runs under the drive lock of the engine; nothing here waits.
 //
-//   group.cc          issue, entering (copy in), leaving (copy out)
-//   group_actions.cc  the machine's actions, done on the mapped segments
+//   group.cc          issue, stepping, finishing; messages
+//   group_entries.cc  entering (copy in) and leaving (copy out) an entry; the entries of an all_to_all
+//   group_small.cc    Communicator::run of a small op, from its call to its result in one go
+//   group_actions.cc  the machine's actions, done on the mapped segments and arenas
 //   group_faults.cc   deaths, deadlines, failures and their texts
 //   group_views.cc    freeze, install, policies
+//   group_waits.cc    whom an op waits for to call something, and circles of such waits
 //   group_joins.cc    alone until it has joined; starting anew with a member that joins; steps and weights
 #pragma once
 
@@ -20,8 +23,12 @@
 #include "algorithm/group_machine.h"
 #include "closeranks/communicator.h"
 #include "communicator/call_shape.h"
+#include "communicator/drive_lock.h"
 #include "communicator/group_host.h"
+#include "communicator/in_flight.h"
+#include "communicator/issuers.h"
 #include "communicator/members.h"
+#include "communicator/op_memory.h"
 #include "communicator/operation.h"
 #include "communicator/point_to_point.h"
 #include "communicator/region_allocator.h"
@@ -52,8 +59,19 @@ class Group {
   // ---- callers (group.cc) ---------------------------------------------------------------------------------------
   // Queues the call, or returns an op that is done already (a wrong call, a group that can do no more).
   std::shared_ptr<Operation> issue(Call call, std::shared_ptr<OperationDriver> driver);
+
+  // Communicator::run (group_small.cc). Small ops with nothing before them are done in here if all members are about:
+  // then `done`. Otherwise `operation`, which is in flight as an issued one.
+  struct Run {
+    bool done = false;
+    std::shared_ptr<Operation> operation;
+  };
+  // Looks for the others at most `looks` times, and no longer than nobody else wants the lock.
+  Run run(const Call& call, std::uint32_t looks, const DriveLock& lock);
+  // An op of run() is over and nobody will ask for it any more.
+  void give_back(std::shared_ptr<Operation> operation);
   // True while ops are not done.
-  [[nodiscard]] bool open() const { return !queue_.empty() || !entries_.empty() || !transfers_.empty(); }
+  [[nodiscard]] bool open() const { return !entries_.empty() || !queue_.empty() || !transfers_.empty(); }
 
   // ---- drivers (group.cc) ---------------------------------------------------------------------------------------
   // Does one action: enters a piece, or what the machine says next. False when there is nothing to do until a word
@@ -82,6 +100,30 @@ class Group {
   // Earliest deadline of the ops in flight; the largest time point without any.
   [[nodiscard]] Clock::time_point next_deadline() const;
 
+  // ---- circles of waits (group_waits.cc; engine_waits.h) ---------------------------------------------------------
+  // Members that have to call something before `operation` can end: all of them, or (`any`) one of them. Empty: none
+  // has, or it is not known.
+  struct Awaited {
+    bool any = false;
+    std::vector<Rank> members;
+  };
+  [[nodiscard]] Awaited awaited_by(const Operation& operation) const;
+  // Threads of a member that call the group's ops; empty: not known.
+  [[nodiscard]] std::vector<std::uint32_t> callers(Rank member) const;
+  void forget_ended_callers() { issuers_.forget_ended_threads(); }
+  // What the group's numbers count in.
+  [[nodiscard]] std::uint64_t epoch_word() const;
+  // Place of the lowest op in flight, or of the next one.
+  [[nodiscard]] std::uint32_t lowest_place() const;
+  // By rank: the place from which on a member fails all ops of the group. An op in flight that can never end for it,
+  // or nullptr.
+  [[nodiscard]] std::shared_ptr<Operation> stuck_without(
+      const std::vector<std::optional<std::uint32_t>>& failed_at) const;
+  // "all_reduce of 4 float32, sum #17 of group 'tp'"
+  [[nodiscard]] std::string call_text(const Operation& operation) const;
+  // Fault::mismatch, of `operation` if it waits in the circle; `sentence` says who waits for whom.
+  [[nodiscard]] Status circle_status(const std::string& sentence, const Operation* operation) const;
+
   // ---- members and views (group_views.cc) -----------------------------------------------------------------------
   Members& members() { return members_; }
   [[nodiscard]] std::vector<Slot> present() const;
@@ -109,43 +151,51 @@ class Group {
   // That round is over; a view change may still keep the group frozen.
   void thaw();
   Status set_weight(double weight);
-  // A step begins: what policy exact expects of the ops issued from here on.
-  void begin_step() { step_start_ = next_sequence_; }
+  // A step begins: it starts with the first entry of the first op issued from here on (policy exact).
+  void begin_step() { ++step_; }
   [[nodiscard]] membership::GroupProgress progress(Clock::time_point now) const;
 
   // ---- what the caller asks -------------------------------------------------------------------------------------
   [[nodiscard]] const GroupOptions& options() const { return options_; }
   [[nodiscard]] GroupKey key() const { return key_; }
   [[nodiscard]] Rank rank() const { return members_.self(); }
-  [[nodiscard]] const Contributors& last_contributors() const { return last_contributors_; }
-  [[nodiscard]] std::vector<FinishedOp> recent_ops() const { return {recent_.begin(), recent_.end()}; }
-  [[nodiscard]] std::uint64_t next_sequence() const { return next_sequence_; }
+  [[nodiscard]] const Contributors& last_contributors() const { return memory_.last_contributors(); }
+  [[nodiscard]] std::vector<FinishedOp> recent_ops() const { return memory_.lines(); }
+  // The number that the next op's first entry is expected to get.
+  [[nodiscard]] std::uint64_t next_sequence() const {
+    return alone() ? ops_alone_ : machine_.next_sequence() + entries_queued_;
+  }
   void set_timeout(std::chrono::milliseconds timeout) { options_.timeout = timeout; }
 
  private:
-  // A piece of an op that has been entered and is not complete.
-  struct InFlight {
-    std::uint64_t sequence = 0;
-    std::shared_ptr<Operation> operation;
-    algorithm::Range piece;  // of each unit of the call
-    algorithm::EntryPlan plan;
-    algorithm::RegionBytes staged;  // zero when inlined
-    std::uint64_t input_offset = 0;
-    std::uint64_t output_offset = 0;
-  };
-
   // group.cc
   [[nodiscard]] GroupFacts facts() const;
   std::shared_ptr<Operation> refuse(Call call, Status why, std::shared_ptr<OperationDriver> driver);
-  bool enter_next();
-  bool stage(InFlight& entry);
-  void copy_in(const InFlight& entry, const Call& call);
-  void write_descriptor(const InFlight& entry, std::uint64_t signature);
-  void copy_out(const InFlight& entry) const;
-  void leave(const algorithm::Action& action);
+  [[nodiscard]] std::optional<Status> refused(const Call& call) const;
+  void begin(const std::shared_ptr<Operation>& operation);
   void finish(const std::shared_ptr<Operation>& operation, Rank source = Rank{});
   bool drive_transfers();
-  [[nodiscard]] InFlight& in_flight(std::uint64_t sequence);
+
+  // group_entries.cc
+  bool enter_next();
+  void enter(const InFlight& entry, std::uint64_t signature, std::uint64_t step_start);
+  [[nodiscard]] std::uint64_t step_start_of(std::uint64_t step, std::uint64_t next_entry);
+  void describe_entry(InFlight& entry, const Operation& operation) const;
+  bool place(InFlight& entry);
+  void write_descriptor(const InFlight& entry, const Call& call, std::uint64_t call_bytes, double weight,
+                        std::uint64_t signature);
+  void copy_in(const InFlight& entry);
+  void copy_out(const InFlight& entry);
+  void leave(const algorithm::Action& action);
+  void take_in_table(Operation& operation);
+  void abandon(const InFlight& entry);
+  [[nodiscard]] const std::shared_ptr<const Contributors>& contributors_of(std::uint64_t sequence);
+
+  // group_small.cc
+  [[nodiscard]] bool may_run_small(std::uint64_t sequence);
+  [[nodiscard]] bool await_all(std::uint64_t sequence, std::uint32_t looks, const DriveLock& lock) const;
+  bool finish_small(const Call& call, const algorithm::EntryPlan& plan, std::uint64_t sequence,
+                    std::uint64_t signature);
 
   // group_joins.cc
   void do_alone(const std::shared_ptr<Operation>& operation);
@@ -156,11 +206,16 @@ class Group {
   void perform(const algorithm::Action& action);
   bool reduce_block(const algorithm::Action& action);
   bool copy_block(const algorithm::Action& action);
-  bool combine(const algorithm::Action& action);
+  bool take_block(const algorithm::Action& action);
+  bool take_reduced(const algorithm::Action& action);
+  bool combine(const algorithm::EntryPlan& plan, std::uint64_t sequence, const std::vector<Buffer>& outputs);
   void decide(const algorithm::Action& action);
+  bool gather_sources(const InFlight& entry, std::uint32_t unit, const algorithm::Range& range);
+  void reduce_sources(const algorithm::EntryPlan& plan, std::byte* to, std::uint64_t bytes);
   [[nodiscard]] std::optional<double> weight_of(Rank member, std::uint64_t sequence) const;
-  [[nodiscard]] std::byte* region(Rank member, std::uint64_t sequence, bool output,
-                                  const algorithm::Range& range) const;
+  [[nodiscard]] const std::byte* input_of(const InFlight& entry, Rank member, std::uint32_t unit,
+                                          const algorithm::Range& range) const;
+  [[nodiscard]] std::byte* output_of(const InFlight& entry, Rank member, const algorithm::Range& range) const;
 
   // group_faults.cc
   [[nodiscard]] std::vector<Rank> waiting_for() const;
@@ -171,21 +226,25 @@ class Group {
   [[nodiscard]] Status peer_lost_status(Rank culprit, const std::string& op) const;
   [[nodiscard]] Status incomplete_status(Rank culprit, const std::string& op) const;
   [[nodiscard]] Status mismatch_status(Rank culprit, std::uint64_t sequence, const std::string& op) const;
+  [[nodiscard]] Status disagreement_status(const ExchangeTable::Disagreement& pair, const std::string& op) const;
   [[nodiscard]] std::string describe_op(const Operation& operation) const;
+  [[nodiscard]] const transport::IssuerLine* line_of(Rank member) const;  // group_waits.cc
 
   GroupHost& host_;
   GroupOptions options_;
   GroupKey key_;
   Members members_;
   algorithm::GroupMachine machine_;
+  Issuers issuers_;
   PointToPoint point_to_point_;
   RegionAllocator region_;
   std::optional<Status> broken_;
 
-  std::uint64_t next_sequence_ = 0;               // of the next op's first entry
-  std::deque<std::shared_ptr<Operation>> queue_;  // not all pieces entered
-  std::deque<InFlight> entries_;                  // entered, not complete; ascending, without gaps
+  std::deque<std::shared_ptr<Operation>> queue_;  // not all entries entered, or not all known
+  std::uint64_t entries_queued_ = 0;              // of these ops, as far as known
+  EntryRing entries_;                             // entered, not complete
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> transfers_;  // by PointToPoint id
+  std::shared_ptr<Operation> spare_;                                         // run()'s, used again
   std::vector<bool> lost_;                 // by rank: look_for_deaths() has acted on it
   std::vector<const std::byte*> sources_;  // of the action in work; kept for its memory
   std::vector<double> weights_;            // as well
@@ -197,11 +256,17 @@ class Group {
   Role role_ = Role::member;
   bool view_pending_ = false;                   // frozen for a view change
   std::deque<std::vector<std::byte>> answers_;  // alone: of the next broadcasts
-  double weight_ = 1;                           // of this member's input in averages issued from here on
-  std::uint64_t step_start_ = 0;                // of ops issued from here on
+  std::uint64_t ops_alone_ = 0;
+  double weight_ = 1;       // of this member's input in averages issued from here on
+  std::uint64_t step_ = 0;  // of ops issued from here on; counted by this member alone
+  // The step whose first entry is known, and its number.
+  std::uint64_t entered_step_ = 0;
+  std::uint64_t entered_step_start_ = 0;
 
-  Contributors last_contributors_;
-  std::deque<FinishedOp> recent_;
+  OpMemory memory_;
+  // The contributors of the last entry that was asked about: nearly always those of the next one, too.
+  std::shared_ptr<const Contributors> contributors_;
+  algorithm::RankSet contributing_;
 };
 
 }  // namespace closeranks::communicator

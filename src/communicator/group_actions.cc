@@ -1,9 +1,10 @@
-// What the group machine asks for, done on the mapped segments: with the orders of stores and fences of the recipe.
+// What the group machine asks for, done on the mapped segments and arenas: with the orders of stores and fences of the
+// recipe.
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "base/assert.h"
+#include "communicator/buffer_list.h"
 #include "communicator/group.h"
 #include "communicator/inline_combine.h"
 #include "communicator/kernels.h"
@@ -11,6 +12,7 @@
 namespace closeranks::communicator {
 
 using algorithm::Action;
+using transport::Place;
 
 void Group::perform(const Action& action) {
   bool sound = true;
@@ -23,9 +25,18 @@ void Group::perform(const Action& action) {
     case Action::Kind::copy_block:
       sound = copy_block(action);
       break;
-    case Action::Kind::combine_inline:
-      sound = combine(action);
+    case Action::Kind::take_block:
+      sound = take_block(action);
       break;
+    case Action::Kind::take_reduced:
+      sound = take_reduced(action);
+      break;
+    case Action::Kind::combine_inline: {
+      const InFlight& entry = entries_.at(action.sequence);
+      const Operation& operation = *entry.operation;
+      sound = combine(entry.plan, action.sequence, entry.table ? operation.exchange->rows() : operation.call().outputs);
+      break;
+    }
     case Action::Kind::publish_block:
       members_.own().block_word(action.sequence, action.block).store(action.word.pack(), std::memory_order_release);
       // Final before any byte of a tensor; distributed before the next block's bytes in the scratch.
@@ -44,12 +55,12 @@ void Group::perform(const Action& action) {
       break;
   }
   if (!sound) {
-    const InFlight& entry = in_flight(action.sequence);
+    const std::string op = describe_op(*entries_.at(action.sequence).operation);
     Status status(Fault::refused, Move::give_up,
-                  describe_op(*entry.operation) + " of group '" + options_.name +
-                      "' cannot go on: a descriptor names memory outside its member's segment. A member runs another "
-                      "version of closeranks, or its memory was overwritten");
-    status.op = describe_op(*entry.operation);
+                  op + " of group '" + options_.name +
+                      "' cannot go on: a descriptor names memory outside its member's segment and arena. A member runs "
+                      "another version of closeranks, or its memory was overwritten");
+    status.op = op;
     status.sequence = action.sequence;
     fail(std::move(status));
     return;
@@ -59,92 +70,152 @@ void Group::perform(const Action& action) {
   if (action.kind == Action::Kind::complete && machine_.failure()) fail(*entry_failure_);
 }
 
-// A range of a member's region, or nullptr when its descriptor does not have it: it was written by another process.
-std::byte* Group::region(Rank member, std::uint64_t sequence, bool output, const algorithm::Range& range) const {
+// `range` of a unit of what `member` brings, or nullptr when its descriptor does not have it.
+const std::byte* Group::input_of(const InFlight& entry, Rank member, std::uint32_t unit,
+                                 const algorithm::Range& range) const {
   const transport::Segment* segment = members_.segment(member);
   if (segment == nullptr) return nullptr;
-  const transport::DescriptorSlot& slot = segment->descriptor_slot(sequence);
-  if (slot.sequence.load(std::memory_order_relaxed) != sequence) return nullptr;
-  const std::uint64_t start = (output ? slot.output_offset : slot.input_offset).load(std::memory_order_relaxed);
-  if (start > segment->shape().region_bytes) return nullptr;
-  return segment->region_range(start + range.offset, range.bytes);
+  const transport::DescriptorSlot& slot = segment->descriptor_slot(entry.sequence);
+  const auto place = static_cast<Place>(slot.input_place.load(std::memory_order_relaxed));
+  const Operation& operation = *entry.operation;
+  // Staged units lie one after the other; in place, a unit of this entry is a part of a unit of the call.
+  std::uint64_t start = unit * entry.plan.unit_bytes;
+  if (place == Place::arena) {
+    start = operation.exchange ? operation.exchange->source_offset(member) : unit * operation.shape().unit_bytes;
+  }
+  const std::uint64_t offset = slot.input_offset.load(std::memory_order_relaxed);
+  return members_.memory(member, place, offset + start + range.offset, range.bytes);
 }
 
-// What a member's input weighs in an average, or nullopt when its descriptor holds no weight: another process wrote it.
+// Style share: `range` of the place of a member's result, or nullptr.
+std::byte* Group::output_of(const InFlight& entry, Rank member, const algorithm::Range& range) const {
+  const transport::Segment* segment = members_.segment(member);
+  if (segment == nullptr) return nullptr;
+  const transport::DescriptorSlot& slot = segment->descriptor_slot(entry.sequence);
+  const auto place = static_cast<Place>(slot.output_place.load(std::memory_order_relaxed));
+  const std::uint64_t offset = slot.output_offset.load(std::memory_order_relaxed);
+  return members_.memory(member, place, offset + range.offset, range.bytes);
+}
+
+// What a member's input weighs in an average, its factor in a premul_sum; nullopt when its descriptor holds no weight.
 std::optional<double> Group::weight_of(Rank member, std::uint64_t sequence) const {
   const transport::Segment* segment = members_.segment(member);
   if (segment == nullptr) return std::nullopt;
-  const double weight = segment->descriptor_slot(sequence).weight.load(std::memory_order_relaxed);
-  if (!(weight >= 0) || std::isinf(weight)) return std::nullopt;
-  return weight;
+  return segment->descriptor_slot(sequence).weight.load(std::memory_order_relaxed);
+}
+
+// Fills sources_ and weights_ with what is to be reduced, in rank order. False: a descriptor is not sound.
+bool Group::gather_sources(const InFlight& entry, std::uint32_t unit, const algorithm::Range& range) {
+  sources_.clear();
+  weights_.clear();
+  const bool averaged = entry.plan.reduce == ReduceOp::avg;
+  const bool weighted = averaged || entry.plan.reduce == ReduceOp::premul_sum;
+  for (std::uint32_t r = 0; r < members_.size(); ++r) {
+    if (!machine_.contributes(Rank{r}, entry.sequence)) continue;
+    if (weighted) {
+      const std::optional<double> weight = weight_of(Rank{r}, entry.sequence);
+      if (!weight || (averaged && !is_weight(*weight))) return false;
+      if (averaged && *weight == 0) continue;
+      weights_.push_back(*weight);
+    }
+    const std::byte* input = input_of(entry, Rank{r}, unit, range);
+    if (input == nullptr || !aligned_to(entry.plan.dtype, input)) return false;
+    sources_.push_back(input);
+  }
+  return true;
+}
+
+void Group::reduce_sources(const algorithm::EntryPlan& plan, std::byte* to, std::uint64_t bytes) {
+  if (plan.reduce == ReduceOp::avg) {
+    reduce_weighted(plan.dtype, sources_, weights_, to, bytes);
+  } else if (plan.reduce == ReduceOp::premul_sum) {
+    reduce_scaled(plan.dtype, sources_, weights_, to, bytes);
+  } else {
+    reduce(plan.dtype, plan.reduce, sources_, to, bytes);
+  }
 }
 
 bool Group::reduce_block(const Action& action) {
-  const InFlight& entry = in_flight(action.sequence);
+  const InFlight& entry = entries_.at(action.sequence);
   const algorithm::BlockPlan block = algorithm::block_plan(entry.plan, members_.size(), action.block);
-  CR_ASSERT(block.input.bytes <= members_.own().shape().scratch_bytes);
-  sources_.clear();
-  weights_.clear();
-  const bool weighted = entry.plan.reduce == ReduceOp::avg;
-  for (std::uint32_t r = 0; r < members_.size(); ++r) {
-    if (!machine_.contributes(Rank{r}, action.sequence)) continue;
-    if (weighted) {
-      const std::optional<double> weight = weight_of(Rank{r}, action.sequence);
-      if (!weight) return false;
-      if (*weight == 0) continue;
-      weights_.push_back(*weight);
-    }
-    const std::byte* input = region(Rank{r}, action.sequence, false, block.input);
-    if (input == nullptr) return false;
-    sources_.push_back(input);
-  }
-  if (weighted) {
-    reduce_weighted(entry.plan.dtype, sources_, weights_, members_.own().scratch(), block.input.bytes);
-  } else {
-    reduce(entry.plan.dtype, entry.plan.reduce, sources_, members_.own().scratch(), block.input.bytes);
-  }
+  CR_ASSERT(block.range.bytes <= members_.own().shape().scratch_bytes);
+  if (!gather_sources(entry, 0, block.range)) return false;
+  reduce_sources(entry.plan, members_.own().scratch(), block.range.bytes);
   return true;
 }
 
 bool Group::copy_block(const Action& action) {
-  const InFlight& entry = in_flight(action.sequence);
+  const InFlight& entry = entries_.at(action.sequence);
   const algorithm::BlockPlan block = algorithm::block_plan(entry.plan, members_.size(), action.block);
-  std::byte* to = region(action.destination, action.sequence, true, block.output);
-  if (to == nullptr) return false;
-  if (action.zeros) {
-    std::memset(to, 0, block.output.bytes);
-    return true;
-  }
-  const std::byte* from = nullptr;
-  if (action.from_scratch) {
-    const transport::Segment* holder = members_.segment(action.source);
-    from = holder == nullptr ? nullptr : holder->scratch();
-  } else {
-    from = region(action.source, action.sequence, false, block.input);
-  }
-  if (from == nullptr) return false;
-  std::memcpy(to, from, block.output.bytes);
+  std::byte* to = output_of(entry, action.destination, block.range);
+  const transport::Segment* holder = members_.segment(action.source);
+  if (to == nullptr || holder == nullptr) return false;
+  copy_bytes(to, holder->scratch(), block.range.bytes);
   return true;
 }
 
-bool Group::combine(const Action& action) {
-  const InFlight& entry = in_flight(action.sequence);
-  const algorithm::RankSet contributors = machine_.contributors(action.sequence);
-  sources_.assign(members_.size(), nullptr);
-  weights_.assign(members_.size(), 0.0);
-  const bool weighted = is_reduction(entry.plan.kind) && entry.plan.reduce == ReduceOp::avg;
-  for (std::uint32_t r = 0; r < members_.size(); ++r) {
-    if (!contributors[r]) continue;
+bool Group::take_block(const Action& action) {
+  const InFlight& entry = entries_.at(action.sequence);
+  const Operation& operation = *entry.operation;
+  algorithm::Range range{action.offset, action.bytes};
+  std::uint64_t to = action.output_unit * (entry.table ? entry.plan.unit_bytes : operation.shape().unit_bytes) +
+                     entry.piece.offset + action.offset;
+  if (operation.exchange && !entry.table) {
+    // The plan knows the longest pair only.
+    const algorithm::Range pair =
+        operation.exchange->to_self(action.source, entry.piece.offset + action.offset, action.bytes);
+    if (pair.bytes == 0) return true;
+    range.bytes = pair.bytes;
+    to = operation.exchange->output_offset(action.source) + pair.offset;
+  }
+  const std::vector<Buffer>& outputs = entry.table ? operation.exchange->rows() : operation.call().outputs;
+  if (action.zeros) {
+    fill_zeros(outputs, to, range.bytes);
+    return true;
+  }
+  const std::byte* from = input_of(entry, action.source, action.input_unit, range);
+  if (from == nullptr) return false;
+  copy_to(outputs, to, from, range.bytes);
+  return true;
+}
+
+bool Group::take_reduced(const Action& action) {
+  const InFlight& entry = entries_.at(action.sequence);
+  const Call& call = entry.operation->call();
+  if (!gather_sources(entry, action.input_unit, {action.offset, action.bytes})) return false;
+  const std::uint64_t to = entry.piece.offset + action.offset;
+  std::byte* memory = range_in(call.outputs, to, action.bytes);
+  // In place, the output is one of the sources (through another mapping, perhaps).
+  const bool is_source =
+      memory != nullptr && entry.input.place == Place::arena && overlaps({memory, action.bytes}, call.inputs);
+  if (memory != nullptr && !is_source && aligned_to(call.dtype, memory)) {
+    reduce_sources(entry.plan, memory, action.bytes);
+    return true;
+  }
+  // No block of this member's is final in its scratch: those are taken through before anything else is begun.
+  CR_ASSERT(action.bytes <= members_.own().shape().scratch_bytes);
+  reduce_sources(entry.plan, members_.own().scratch(), action.bytes);
+  copy_to(call.outputs, to, members_.own().scratch(), action.bytes);
+  return true;
+}
+
+bool Group::combine(const algorithm::EntryPlan& plan, std::uint64_t sequence, const std::vector<Buffer>& outputs) {
+  const std::uint32_t members = members_.size();
+  sources_.assign(members, nullptr);
+  weights_.assign(members, 0.0);
+  const bool averaged = is_reduction(plan.kind) && plan.reduce == ReduceOp::avg;
+  const bool weighted = averaged || (is_reduction(plan.kind) && plan.reduce == ReduceOp::premul_sum);
+  for (std::uint32_t r = 0; r < members; ++r) {
+    if (!machine_.contributes(Rank{r}, sequence)) continue;
     const transport::Segment* segment = members_.segment(Rank{r});
     if (segment == nullptr) return false;
-    sources_[r] = segment->descriptor_slot(action.sequence).payload.data();
+    sources_[r] = segment->descriptor_slot(sequence).payload.data();
     if (!weighted) continue;
-    const std::optional<double> weight = weight_of(Rank{r}, action.sequence);
-    if (!weight) return false;
+    const std::optional<double> weight = weight_of(Rank{r}, sequence);
+    if (!weight || (averaged && !is_weight(*weight))) return false;
     weights_[r] = *weight;
   }
-  const Rank root = machine_.effective_root(entry.plan, action.sequence);
-  combine_inline(entry.plan, contributors, sources_, weights_, root, members_.self(), entry.operation->call().outputs);
+  combine_inline(plan, sources_, weights_, machine_.effective_root(plan, sequence), members_.self(), outputs);
   return true;
 }
 

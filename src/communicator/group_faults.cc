@@ -88,7 +88,7 @@ std::vector<Slot> Group::waiting_without_address(Clock::time_point now, Clock::d
   std::vector<Slot> slots;
   if (broken_ || !open()) return slots;
   Clock::time_point issued = Clock::time_point::max();
-  for (const InFlight& entry : entries_) issued = std::min(issued, entry.operation->issued());
+  entries_.for_each([&](const InFlight& entry) { issued = std::min(issued, entry.operation->issued()); });
   for (const auto& operation : queue_) issued = std::min(issued, operation->issued());
   for (const auto& [id, operation] : transfers_) issued = std::min(issued, operation->issued());
   if (issued > now - patience) return slots;
@@ -109,7 +109,7 @@ bool Group::waits_for_gone() const {
 
 Group::Clock::time_point Group::next_deadline() const {
   Clock::time_point next = Clock::time_point::max();
-  for (const InFlight& entry : entries_) next = std::min(next, entry.operation->deadline());
+  entries_.for_each([&](const InFlight& entry) { next = std::min(next, entry.operation->deadline()); });
   for (const auto& operation : queue_) next = std::min(next, operation->deadline());
   for (const auto& [id, operation] : transfers_) next = std::min(next, operation->deadline());
   return next;
@@ -120,13 +120,13 @@ void Group::look_for_deadlines(Clock::time_point now) {
   for (const auto& [id, operation] : transfers_) {
     if (operation->deadline() <= now) point_to_point_.cancel(id, timed_out(*operation, now));
   }
-  const auto expired = [now](const auto& operation) { return operation->deadline() <= now; };
-  for (const InFlight& entry : entries_) {
-    if (expired(entry.operation)) return fail(timed_out(*entry.operation, now));
-  }
-  for (const auto& operation : queue_) {
-    if (expired(operation)) return fail(timed_out(*operation, now));
-  }
+  std::shared_ptr<Operation> expired;
+  const auto look_at = [&](const std::shared_ptr<Operation>& operation) {
+    if (!expired && operation->deadline() <= now) expired = operation;
+  };
+  entries_.for_each([&](const InFlight& entry) { look_at(entry.operation); });
+  for (const auto& operation : queue_) look_at(operation);
+  if (expired) fail(timed_out(*expired, now));
 }
 
 Status Group::timed_out(const Operation& operation, Clock::time_point now) const {
@@ -173,14 +173,16 @@ void Group::fail(Status status) {
   point_to_point_.fail_all(*broken_);
   // Others may still write into the staging region: it is not used again (broken_ stops entering).
   std::vector<std::shared_ptr<Operation>> ended;
-  for (InFlight& entry : entries_) {
-    if (ended.empty() || ended.back() != entry.operation) ended.push_back(std::move(entry.operation));
+  for (; !entries_.empty(); entries_.pop()) {
+    const InFlight& entry = entries_.front();
+    abandon(entry);
+    if (ended.empty() || ended.back() != entry.operation) ended.push_back(entry.operation);
   }
   for (auto& operation : queue_) {
     if (ended.empty() || ended.back() != operation) ended.push_back(std::move(operation));
   }
-  entries_.clear();
   queue_.clear();
+  entries_queued_ = 0;
   for (const auto& operation : ended) {
     operation->add_failure(*broken_);
     finish(operation);
@@ -197,6 +199,18 @@ std::string Group::describe_op(const Operation& operation) const {
     return text + (call.any_source ? " from any rank" : " from rank " + std::to_string(call.root.value()));
   }
   return text + " #" + std::to_string(operation.sequence());
+}
+
+Status Group::disagreement_status(const ExchangeTable::Disagreement& pair, const std::string& op) const {
+  Status status(Fault::mismatch, Move::fix_call,
+                members_.name(pair.source) + " sends " + std::to_string(pair.sent_bytes) + " bytes to " +
+                    members_.name(pair.destination) + ", which expects " + std::to_string(pair.expected_bytes) +
+                    " bytes from it: in " + op + " of group '" + options_.name +
+                    "' both must name the same number. Nothing was sent; later ops of the group go on");
+  status.slot = members_.slot(pair.source);
+  status.group = options_.name;
+  status.op = op;
+  return status;
 }
 
 Status Group::status_of(Fault outcome, Rank culprit, const Operation& operation, std::uint64_t sequence) const {
@@ -255,26 +269,6 @@ Status Group::incomplete_status(Rank culprit, const std::string& op) const {
 }
 
 Status Group::mismatch_status(Rank culprit, std::uint64_t sequence, const std::string& op) const {
-  const auto called = [&](Rank rank) -> std::string {
-    const transport::Segment* segment = members_.segment(rank);
-    if (segment == nullptr) return members_.name(rank) + " made another call";
-    const transport::DescriptorSlot& slot = segment->descriptor_slot(sequence);
-    const auto relaxed = std::memory_order_relaxed;
-    const auto kind = static_cast<OpKind>(slot.kind.load(relaxed));
-    const auto dtype = static_cast<DType>(slot.dtype.load(relaxed));
-    const auto reduce = static_cast<ReduceOp>(slot.reduce.load(relaxed));
-    if (kind > OpKind::recv || dtype > DType::bytes || reduce > ReduceOp::bxor) {
-      return members_.name(rank) + " made a call of another version";
-    }
-    std::string text = members_.name(rank) + " called " +
-                       describe(kind, dtype, reduce, Rank{slot.root.load(relaxed)}, slot.unit_bytes.load(relaxed),
-                                options_.lowest_member_is_root);
-    if (slot.policy.load(relaxed) != static_cast<std::uint8_t>(machine_.policy())) {
-      text += " under policy " +
-              std::string(name_of(std::min(static_cast<Policy>(slot.policy.load(relaxed)), Policy::exact)));
-    }
-    return text;
-  };
   // The culprit against this member; if that is this member itself, against the lowest other one that counts.
   Rank other = members_.self();
   for (std::uint32_t r = 0; culprit == members_.self() && r < members_.size(); ++r) {
@@ -283,9 +277,42 @@ Status Group::mismatch_status(Rank culprit, std::uint64_t sequence, const std::s
       break;
     }
   }
-  return {Fault::mismatch, Move::fix_call,
-          called(culprit) + ", " + called(other) + ": op #" + std::to_string(sequence) + " of group '" + options_.name +
-              "' must be the same call on every member; " + op + " and all later ops of the group fail"};
+  const auto fingerprint_of = [&](Rank rank) -> std::uint64_t {
+    const transport::Segment* segment = members_.segment(rank);
+    return segment == nullptr ? 0 : segment->descriptor_slot(sequence).fingerprint.load(std::memory_order_relaxed);
+  };
+  const bool fingerprints_differ = fingerprint_of(culprit) != fingerprint_of(other);
+  const auto called = [&](Rank rank) -> std::string {
+    const transport::Segment* segment = members_.segment(rank);
+    if (segment == nullptr) return members_.name(rank) + " made another call";
+    const transport::DescriptorSlot& slot = segment->descriptor_slot(sequence);
+    const auto relaxed = std::memory_order_relaxed;
+    const auto kind = static_cast<OpKind>(slot.kind.load(relaxed));
+    const auto dtype = static_cast<DType>(slot.dtype.load(relaxed));
+    const auto reduce = static_cast<ReduceOp>(slot.reduce.load(relaxed));
+    if (kind > OpKind::recv || dtype > DType::bytes || reduce > ReduceOp::premul_sum) {
+      return members_.name(rank) + " made a call of another version";
+    }
+    std::string text = members_.name(rank) + " called " +
+                       describe(kind, dtype, reduce, Rank{slot.root.load(relaxed)}, slot.unit_bytes.load(relaxed),
+                                options_.lowest_member_is_root);
+    if (fingerprints_differ) {
+      std::array<char, 32> number{};
+      std::snprintf(number.data(), number.size(), "%016llx", static_cast<unsigned long long>(fingerprint_of(rank)));
+      text += std::string(" with contents of fingerprint ") + number.data();
+    }
+    if (slot.policy.load(relaxed) != static_cast<std::uint8_t>(machine_.policy())) {
+      text += " under policy " +
+              std::string(name_of(std::min(static_cast<Policy>(slot.policy.load(relaxed)), Policy::exact)));
+    }
+    return text;
+  };
+  return {
+      Fault::mismatch, Move::fix_call,
+      called(culprit) + ", " + called(other) + ": op #" + std::to_string(sequence) + " of group '" + options_.name +
+          "' must be the same call on every member" +
+          (fingerprints_differ ? " (the same size may hold other things: under DDP, gradients in another order)" : "") +
+          "; " + op + " and all later ops of the group fail"};
 }
 
 }  // namespace closeranks::communicator

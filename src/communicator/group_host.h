@@ -8,6 +8,7 @@
 #include "communicator/operation.h"
 #include "communicator/peer.h"
 #include "membership/messages.h"
+#include "transport/shared_arena.h"
 
 namespace closeranks::communicator {
 
@@ -16,6 +17,8 @@ class GroupHost {
   virtual ~GroupHost() = default;
   [[nodiscard]] virtual const EngineOptions& engine_options() const = 0;
   [[nodiscard]] bool coordinated() const { return !engine_options().coordinator.empty(); }
+  // This process's shared memory.
+  [[nodiscard]] virtual transport::OwnArena& arena() const = 0;
   // `operation` is done; the engine settles it once the lock is free.
   virtual void finished(std::shared_ptr<Operation> operation) = 0;
   // For the event log (coordinated jobs).

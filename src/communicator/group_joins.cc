@@ -1,7 +1,6 @@
 // A member joins: this one after it was alone, or another one in a lost one's place. And what the steps between two
 // boundaries mean for a group.
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,7 +20,7 @@ void Group::do_alone(const std::shared_ptr<Operation>& operation) {
     done.op = describe_op(*operation);
     operation->add_failure(std::move(done));
   }
-  operation->add_contributors({members_.slot(members_.self())});
+  operation->add_contributors(just(members_.slot(members_.self())));
   finish(operation);
 }
 
@@ -98,25 +97,25 @@ void Group::start_anew(const membership::GroupResolution& resolution,
   take_members(members);
   machine_.install(resolution);
   members_.start_anew(resolution.epoch, joins);
+  issuers_.start_anew(static_cast<std::uint32_t>(queue_.size()));
+  for (std::uint32_t place = 0; place < queue_.size(); ++place) queue_[place]->place = place;
   region_ = RegionAllocator(members_.own().shape().region_bytes);
   members_.own().entered().store(resolution.base, std::memory_order_relaxed);
   members_.own().completed().store(resolution.base, std::memory_order_relaxed);
-  if (queue_.empty()) next_sequence_ = resolution.base;
   repaired_below_ = 0;
-  step_start_ = resolution.base;
+  entered_step_ = step_;
+  entered_step_start_ = resolution.base;
   if (joins) {
     // What it did alone, nobody knows of (protocol rule 18).
-    next_sequence_ = resolution.base;
     answers_.clear();
-    recent_.clear();
-    last_contributors_ = {};
+    memory_.forget();
   }
   part_from(resolution.departures);
   look_at_connections();
 }
 
 Status Group::set_weight(double weight) {
-  if (!(weight >= 0) || std::isinf(weight)) {
+  if (!is_weight(weight)) {
     return {Fault::invalid_argument, Move::fix_call,
             "the weight of an input must be a number from 0 upwards, not " + std::to_string(weight)};
   }

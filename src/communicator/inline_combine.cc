@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "communicator/buffer_list.h"
+#include "communicator/in_place.h"
 #include "communicator/kernels.h"
 
 namespace closeranks::communicator {
@@ -13,44 +14,76 @@ namespace {
 
 constexpr std::array<std::byte, algorithm::inline_bytes> zeros{};
 
+// Larger groups take the lists' memory from the heap.
+constexpr std::size_t usual_members = 64;
+
+struct Sources {
+  std::span<const std::byte*> sources;
+  std::span<double> weights;
+};
+
+void reduce_to(const algorithm::EntryPlan& plan, const Sources& from, std::byte* to) {
+  if (plan.reduce == ReduceOp::avg) {
+    reduce_weighted(plan.dtype, from.sources, from.weights, to, plan.unit_bytes);
+  } else if (plan.reduce == ReduceOp::premul_sum) {
+    reduce_scaled(plan.dtype, from.sources, from.weights, to, plan.unit_bytes);
+  } else {
+    reduce(plan.dtype, plan.reduce, from.sources, to, plan.unit_bytes);
+  }
+}
+
+// The unit at `offset` of every payload.
+void reduce_payloads(const algorithm::EntryPlan& plan, std::span<const std::byte* const> payloads,
+                     std::span<const double> weights, std::uint64_t offset, const std::vector<Buffer>& outputs) {
+  std::array<const std::byte*, usual_members> few_sources;
+  std::array<double, usual_members> few_weights;
+  std::vector<const std::byte*> many_sources;
+  std::vector<double> many_weights;
+  Sources from{few_sources, few_weights};
+  if (payloads.size() > usual_members) {
+    many_sources.resize(payloads.size());
+    many_weights.resize(payloads.size());
+    from = {many_sources, many_weights};
+  }
+  std::size_t count = 0;
+  for (std::size_t r = 0; r < payloads.size(); ++r) {
+    if (payloads[r] == nullptr || (plan.reduce == ReduceOp::avg && weights[r] == 0)) continue;
+    from.sources[count] = payloads[r] + offset;
+    from.weights[count] = weights[r];
+    ++count;
+  }
+  from = {from.sources.first(count), from.weights.first(count)};
+  std::byte* whole = range_in(outputs, 0, plan.unit_bytes);
+  if (whole != nullptr && aligned_to(plan.dtype, whole)) {
+    reduce_to(plan, from, whole);
+    return;
+  }
+  alignas(64) std::array<std::byte, algorithm::inline_bytes> result;
+  reduce_to(plan, from, result.data());
+  copy_to(outputs, 0, result.data(), plan.unit_bytes);
+}
+
 }  // namespace
 
-void combine_inline(const algorithm::EntryPlan& plan, const algorithm::RankSet& contributors,
-                    std::span<const std::byte* const> payloads, std::span<const double> weights, Rank root, Rank self,
-                    const std::vector<Buffer>& outputs) {
+void combine_inline(const algorithm::EntryPlan& plan, std::span<const std::byte* const> payloads,
+                    std::span<const double> weights, Rank root, Rank self, const std::vector<Buffer>& outputs) {
   CR_ASSERT(plan.inlined);
   const std::uint64_t unit = plan.unit_bytes;
-  // The reductions' offset of this member's share in every payload.
-  const auto reduce_from = [&](std::uint64_t offset) {
-    alignas(64) std::array<std::byte, algorithm::inline_bytes> result;
-    std::vector<const std::byte*> sources;
-    std::vector<double> shares;
-    sources.reserve(payloads.size());
-    const bool weighted = plan.reduce == ReduceOp::avg;
-    for (std::size_t r = 0; r < payloads.size(); ++r) {
-      if (!contributors[r] || (weighted && weights[r] == 0)) continue;
-      sources.push_back(payloads[r] + offset);
-      if (weighted) shares.push_back(weights[r]);
-    }
-    if (weighted) {
-      reduce_weighted(plan.dtype, sources, shares, result.data(), unit);
-    } else {
-      reduce(plan.dtype, plan.reduce, sources, result.data(), unit);
-    }
-    copy_to(outputs, 0, result.data(), unit);
-  };
   const auto collect = [&] {
     for (std::size_t r = 0; r < payloads.size(); ++r) {
-      copy_to(outputs, r * unit, contributors[r] ? payloads[r] : zeros.data(), unit);
+      copy_to(outputs, r * unit, payloads[r] != nullptr ? payloads[r] : zeros.data(), unit);
     }
   };
   switch (plan.kind) {
     case OpKind::barrier:
       return;
     case OpKind::all_reduce:
-      return reduce_from(0);
+      return reduce_payloads(plan, payloads, weights, 0, outputs);
+    case OpKind::reduce:
+      if (self == root) reduce_payloads(plan, payloads, weights, 0, outputs);
+      return;
     case OpKind::reduce_scatter:
-      return reduce_from(self.value() * unit);
+      return reduce_payloads(plan, payloads, weights, self.value() * unit, outputs);
     case OpKind::broadcast:
       return copy_to(outputs, 0, payloads[root.value()], unit);
     case OpKind::scatter:
@@ -60,6 +93,7 @@ void combine_inline(const algorithm::EntryPlan& plan, const algorithm::RankSet& 
     case OpKind::gather:
       if (self == root) collect();
       return;
+    case OpKind::all_to_all:
     case OpKind::send:
     case OpKind::recv:
       break;

@@ -47,6 +47,8 @@ bool is_floating(DType dtype) {
   return dtype == DType::float16 || dtype == DType::bfloat16 || dtype == DType::float32 || dtype == DType::float64;
 }
 
+// Shorter copies stay in the caches, whoever reads them when.
+constexpr std::size_t least_streamed = std::size_t{16} * 1024;
 }  // namespace
 
 Status check_reduction(DType dtype, ReduceOp reduce) {
@@ -57,6 +59,7 @@ Status check_reduction(DType dtype, ReduceOp reduce) {
       meaningful = dtype != DType::bytes;
       break;
     case ReduceOp::avg:
+    case ReduceOp::premul_sum:
       meaningful = dtype != DType::bytes && dtype != DType::boolean;
       break;
     case ReduceOp::min:
@@ -79,9 +82,11 @@ void reduce(DType dtype, ReduceOp reduce, std::span<const std::byte* const> sour
             std::size_t bytes) {
   CR_ASSERT(!sources.empty());
   CR_ASSERT(bytes % size_of(dtype) == 0);
+  if (reduce == ReduceOp::premul_sum) reduce = ReduceOp::sum;
   const DefaultFloatEnvironment environment;
   if (reduce_with_vectors(dtype, reduce, sources.data(), sources.size(), destination, bytes)) return;
-  reduce_without_vectors(dtype, reduce, sources.data(), sources.size(), destination, bytes);
+  if (is_complex(dtype)) return product_of_complex(dtype, sources.data(), sources.size(), destination, bytes);
+  mean_of_integers(dtype, sources.data(), sources.size(), destination, bytes);
 }
 
 void reduce_weighted(DType dtype, std::span<const std::byte* const> sources, std::span<const double> weights,
@@ -96,9 +101,25 @@ void reduce_weighted(DType dtype, std::span<const std::byte* const> sources, std
     reduce(dtype, ReduceOp::avg, sources, destination, bytes);
     return;
   }
+  double total = 0;
+  for (const double weight : weights) total += weight;
   const DefaultFloatEnvironment environment;
-  if (weigh_with_vectors(dtype, sources.data(), weights.data(), sources.size(), destination, bytes)) return;
-  weigh_without_vectors(dtype, sources.data(), weights.data(), sources.size(), destination, bytes);
+  if (scale_with_vectors(dtype, sources.data(), weights.data(), sources.size(), &total, destination, bytes)) return;
+  weigh_integers(dtype, sources.data(), weights.data(), sources.size(), destination, bytes);
+}
+
+void reduce_scaled(DType dtype, std::span<const std::byte* const> sources, std::span<const double> factors,
+                   std::byte* destination, std::size_t bytes) {
+  CR_ASSERT(!sources.empty());
+  CR_ASSERT(sources.size() == factors.size() && bytes % size_of(dtype) == 0);
+  const DefaultFloatEnvironment environment;
+  if (scale_with_vectors(dtype, sources.data(), factors.data(), sources.size(), nullptr, destination, bytes)) return;
+  scale_integers(dtype, sources.data(), factors.data(), sources.size(), destination, bytes);
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Reuse reuse) {
+  if (reuse == Reuse::late && bytes >= least_streamed) return stream_with_vectors(to, from, bytes);
+  std::memcpy(to, from, bytes);
 }
 
 }  // namespace closeranks::communicator

@@ -9,8 +9,9 @@
 
 namespace closeranks::communicator {
 
-Members::Members(std::vector<Slot> slots, Rank self, Naming naming, transport::Segment own)
-    : slots_(std::move(slots)), self_(self), naming_(std::move(naming)), members_(slots_.size()) {
+Members::Members(std::vector<Slot> slots, Rank self, Naming naming, transport::Segment own,
+                 const transport::OwnArena& arena)
+    : slots_(std::move(slots)), self_(self), naming_(std::move(naming)), arena_(arena), members_(slots_.size()) {
   hold(self_, std::move(own));
 }
 
@@ -23,6 +24,25 @@ std::optional<Rank> Members::rank_of(Slot slot) const {
 void Members::hold(Rank rank, transport::Segment segment) {
   CR_ASSERT(!members_[rank.value()].segment.has_value());
   members_[rank.value()].segment.emplace(std::move(segment));
+}
+
+bool Members::held(Rank rank) const {
+  const Member& member = members_[rank.value()];
+  return member.segment.has_value() && (rank == self_ || (member.peer && member.peer->arena.has_value()));
+}
+
+std::byte* Members::memory(Rank rank, transport::Place place, std::uint64_t offset, std::uint64_t bytes) const {
+  const Member& member = members_[rank.value()];
+  switch (place) {
+    case transport::Place::none:
+      return nullptr;
+    case transport::Place::region:
+      return member.segment.has_value() ? member.segment->region_range(offset, bytes) : nullptr;
+    case transport::Place::arena:
+      if (rank == self_) return arena_.range(offset, bytes);
+      return member.peer && member.peer->arena.has_value() ? member.peer->arena->range(offset, bytes) : nullptr;
+  }
+  return nullptr;  // another process wrote it
 }
 
 const transport::Segment* Members::segment_for_messages(Rank rank) const {
@@ -50,7 +70,7 @@ void Members::replace(Rank rank, std::shared_ptr<Peer> peer) {
 bool Members::publish_connected(const algorithm::RankSet& present) {
   if (connected_) return false;
   for (std::uint32_t r = 0; r < size(); ++r) {
-    if (present[r] && !members_[r].segment.has_value()) return false;
+    if (present[r] && !held(Rank{r})) return false;
   }
   connected_ = true;
   own().connected().store(connected_word_, std::memory_order_release);
@@ -66,9 +86,9 @@ std::vector<Rank> Members::not_connected(const algorithm::RankSet& present) cons
   std::vector<Rank> missing;
   for (std::uint32_t r = 0; r < size(); ++r) {
     if (!present[r]) continue;
-    const transport::Segment* held = segment(Rank{r});
-    if (held == nullptr || held->connected().load(std::memory_order_acquire) < connected_word_)
-      missing.push_back(Rank{r});
+    const bool connected =
+        held(Rank{r}) && segment(Rank{r})->connected().load(std::memory_order_acquire) >= connected_word_;
+    if (!connected) missing.push_back(Rank{r});
   }
   return missing;
 }

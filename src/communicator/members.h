@@ -24,8 +24,8 @@ class Members final : public algorithm::Words {
     WorkerId self_worker;
   };
 
-  // `slots` in rank order; `own` is this member's segment.
-  Members(std::vector<Slot> slots, Rank self, Naming naming, transport::Segment own);
+  // `slots` in rank order; `own` is this member's segment, `arena` its process's, which outlives this object.
+  Members(std::vector<Slot> slots, Rank self, Naming naming, transport::Segment own, const transport::OwnArena& arena);
 
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(slots_.size()); }
   [[nodiscard]] Rank self() const { return self_; }
@@ -45,6 +45,9 @@ class Members final : public algorithm::Words {
   }
   [[nodiscard]] const transport::Segment& own() const { return *members_[self_.value()].segment; }
   void hold(Rank rank, transport::Segment segment);
+  // [offset, offset + bytes) of a member's region or arena, or nullptr when there is none: offsets are written by other
+  // processes.
+  [[nodiscard]] std::byte* memory(Rank rank, transport::Place place, std::uint64_t offset, std::uint64_t bytes) const;
   // As segment(), for messages. nullptr while the member has not said `connected` for an epoch that gave either of the
   // two a new worker: until then its words may still be those of the worker before.
   [[nodiscard]] const transport::Segment* segment_for_messages(Rank rank) const;
@@ -56,11 +59,12 @@ class Members final : public algorithm::Words {
   // One fetch at a time per member; set and cleared by the engine.
   bool& fetching(Rank rank) { return members_[rank.value()].fetching; }
 
-  // Publishes `connected` once the segments of all of `present` are held. True when it was published by this call.
+  // Publishes `connected` once the segments and arenas of all of `present` are held (protocol rule 6). True when it was
+  // published by this call.
   bool publish_connected(const algorithm::RankSet& present);
   // All of `present` have published `connected`: entry 0 may be entered (protocol rule 6). Remembers a yes.
   [[nodiscard]] bool all_connected(const algorithm::RankSet& present);
-  // Members of `present` that have not (or whose segment is not held yet).
+  // Members of `present` that have not (or whose segment or arena is not held yet).
   [[nodiscard]] std::vector<Rank> not_connected(const algorithm::RankSet& present) const;
 
   // Wakes the sleeping threads of all other members after stores of ours; the fence is included.
@@ -80,6 +84,7 @@ class Members final : public algorithm::Words {
   [[nodiscard]] std::uint64_t decision_word(std::uint64_t sequence) const override;
 
  private:
+  [[nodiscard]] bool held(Rank rank) const;
   struct Member {
     std::shared_ptr<Peer> peer;
     std::optional<transport::Segment> segment;
@@ -90,6 +95,7 @@ class Members final : public algorithm::Words {
   std::vector<Slot> slots_;
   Rank self_;
   Naming naming_;
+  const transport::OwnArena& arena_;
   std::vector<Member> members_;
   std::uint64_t connected_word_ = 1;  // of the epoch
   bool connected_ = false;

@@ -284,6 +284,11 @@ void MessageReceiver::fail_all(const Status& status) {
   }
 }
 
+bool MessageReceiver::untouched(std::uint64_t id) const {
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [id](const Pending& pending) { return pending.transfer.id == id; });
+}
+
 void MessageReceiver::add_waiting_for(std::vector<bool>& members) const {
   for (const Pending& pending : pending_) {
     for (const Rank rank : sources_of(pending.transfer)) {

@@ -31,6 +31,8 @@ class MessageReceiver {
   // True while recvs are unfinished, or bytes of given-up ones are still dropped.
   [[nodiscard]] bool busy() const;
   void add_waiting_for(std::vector<bool>& members) const;
+  // PointToPoint::untouched; false for what is not here.
+  [[nodiscard]] bool untouched(std::uint64_t id) const;
 
  private:
   // Announced, not yet matched.

@@ -206,6 +206,21 @@ void MessageSender::fail_all(const Status& status) {
   }
 }
 
+bool MessageSender::untouched(std::uint64_t id) const {
+  const Segment* own = segment_of_(report_.options().self);
+  for (const auto& [rank, to] : destinations_) {
+    for (const Transfer& transfer : to.waiting) {
+      if (transfer.id == id) return true;
+    }
+    for (std::uint32_t slot = 0; slot < to.slots.size(); ++slot) {
+      const Use& use = to.slots[slot];
+      if (!use.posting || use.transfer.id != id || own == nullptr) continue;
+      return consumed(rank, slot) <= own->message_slot(rank, slot).first_piece.load(std::memory_order_relaxed);
+    }
+  }
+  return false;
+}
+
 void MessageSender::add_waiting_for(std::vector<bool>& members) const {
   for (const auto& [rank, to] : destinations_) {
     const bool posting = std::any_of(to.slots.begin(), to.slots.end(), [](const Use& use) { return use.posting; });

@@ -32,6 +32,8 @@ class MessageSender {
   void fail_all(const Status& status);
   [[nodiscard]] bool busy() const { return unfinished_ > 0; }
   void add_waiting_for(std::vector<bool>& members) const;
+  // PointToPoint::untouched; false for what is not here.
+  [[nodiscard]] bool untouched(std::uint64_t id) const;
 
  private:
   // A slot from the first piece of its message to the consumption of the last.

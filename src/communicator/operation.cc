@@ -7,14 +7,50 @@
 
 namespace closeranks::communicator {
 
-Operation::Operation(Call call, CallShape shape, std::uint64_t first_sequence, Clock::time_point issued,
-                     Clock::time_point deadline, std::shared_ptr<OperationDriver> driver)
-    : call_(std::move(call)),
-      shape_(shape),
-      first_sequence_(first_sequence),
-      issued_(issued),
-      deadline_(deadline),
-      driver_(std::move(driver)) {}
+namespace {
+
+const std::shared_ptr<const Contributors>& nobody() {
+  static const auto none = std::make_shared<const Contributors>();
+  return none;
+}
+
+}  // namespace
+
+std::shared_ptr<const Contributors> just(Slot slot) {
+  return std::make_shared<const Contributors>(Contributors{{slot}, {slot}, true});
+}
+
+void Operation::begin(Call call, const CallShape& shape, std::uint64_t expected_sequence, Clock::time_point issued,
+                      Clock::time_point deadline) {
+  call_ = std::move(call);
+  begin_anew(shape, expected_sequence, issued, deadline);
+}
+
+void Operation::begin_copy_of(const Call& call, const CallShape& shape, std::uint64_t expected_sequence,
+                              Clock::time_point issued, Clock::time_point deadline) {
+  call_ = call;  // into the memory of the lists of the call before
+  begin_anew(shape, expected_sequence, issued, deadline);
+}
+
+void Operation::begin_anew(const CallShape& shape, std::uint64_t expected_sequence, Clock::time_point issued,
+                           Clock::time_point deadline) {
+  shape_ = cut = shape;
+  entries = shape.pieces;
+  entries_entered = entries_done = 0;
+  exchange.reset();
+  in_place = {};
+  repaired = false;
+  entered_as(expected_sequence);
+  issued_ = issued;
+  deadline_ = deadline;
+  if (!status_.ok()) status_ = {};
+  contributors_ = nobody();
+  source_ = {};
+  actions_taken_ = false;
+  settled_.store(false, std::memory_order_relaxed);
+  settling_thread_.store({}, std::memory_order_relaxed);
+  done_.store(false, std::memory_order_relaxed);
+}
 
 Status Operation::wait(std::chrono::milliseconds timeout) {
   if (settled()) return status();
@@ -28,7 +64,7 @@ Status Operation::status() const {
 
 Contributors Operation::contributors() const {
   CR_ASSERT(done());
-  return contributors_;
+  return *contributors_;
 }
 
 Rank Operation::source() const {
@@ -47,20 +83,21 @@ void Operation::when_done(std::function<void()> action) {
   action();
 }
 
-void Operation::add_contributors(const std::vector<Slot>& slots) {
-  if (pieces_done == 0) {
-    contributors_.slots = contributors_.slots_in_all = slots;
-    return;
-  }
-  if (contributors_.uniform && contributors_.slots == slots) return;
-  contributors_.uniform = false;
-  std::erase_if(contributors_.slots_in_all,
+void Operation::add_contributors(const std::shared_ptr<const Contributors>& contributors) {
+  if (contributors_ == nobody()) contributors_ = contributors;
+  if (contributors_ == contributors) return;
+  const std::vector<Slot>& slots = contributors->slots;
+  if (contributors_->uniform && contributors_->slots == slots) return;
+  Contributors merged = *contributors_;
+  merged.uniform = false;
+  std::erase_if(merged.slots_in_all,
                 [&slots](Slot slot) { return std::find(slots.begin(), slots.end(), slot) == slots.end(); });
   for (const Slot slot : slots) {
-    auto& all = contributors_.slots;
+    auto& all = merged.slots;
     if (std::find(all.begin(), all.end(), slot) == all.end()) all.push_back(slot);
   }
-  std::sort(contributors_.slots.begin(), contributors_.slots.end());
+  std::sort(merged.slots.begin(), merged.slots.end());
+  contributors_ = std::make_shared<const Contributors>(std::move(merged));
 }
 
 void Operation::add_failure(Status failure) {
@@ -70,7 +107,7 @@ void Operation::add_failure(Status failure) {
 void Operation::finish(Rank source) {
   CR_ASSERT(!done());
   source_ = source;
-  if (!status_.ok()) contributors_ = {};
+  if (!status_.ok()) contributors_ = nobody();
   done_.store(true, std::memory_order_release);
 }
 

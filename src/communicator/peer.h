@@ -1,4 +1,4 @@
-// Another worker of the job, as this process knows it: its address, and its life once attached.
+// Another worker of the job, as this process knows it: its address, and its life and its arena once attached.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,13 @@
 
 #include "closeranks/ids.h"
 #include "transport/life.h"
+#include "transport/shared_arena.h"
 
 namespace closeranks::communicator {
 
 // Shared by all groups it is a member of; never removed while the engine lives, because sleepers hold pointers to its
-// life words. The address is fixed; the rest changes under the drive lock, `life` from empty to attached only.
+// life words. The address is fixed; the rest changes under the drive lock, `life` and `arena` from empty to
+// attached only.
 struct Peer {
   Slot slot;
   WorkerId worker;
@@ -21,6 +23,8 @@ struct Peer {
 
   std::optional<transport::PeerLife> life;
   bool fetching_life = false;
+  std::optional<transport::PeerArena> arena;
+  bool fetching_arena = false;
   // Its segment server does not answer any more: the process is gone, also where its life was never attached.
   bool unreachable = false;
   // Why the coordinator excluded it; empty: it did not, or this worker does not know yet.

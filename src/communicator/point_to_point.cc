@@ -80,6 +80,10 @@ std::vector<Rank> PointToPoint::waiting_for() const {
   return ranks;
 }
 
+bool PointToPoint::untouched(std::uint64_t id) const {
+  return state_->sender.untouched(id) || state_->receiver.untouched(id);
+}
+
 void PointToPoint::member_gone(Rank member, Departure departure, const std::string& reason) {
   state_->sender.member_gone(member, reason);
   state_->receiver.member_gone(member, departure, reason);

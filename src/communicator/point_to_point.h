@@ -65,6 +65,9 @@ class PointToPoint {
   // Members that unfinished transfers wait for (those named; an any-source recv waits for all).
   [[nodiscard]] std::vector<Rank> waiting_for() const;
 
+  // No byte of this unfinished transfer has moved: the other side has not called what fits it, as of the last drive().
+  [[nodiscard]] bool untouched(std::uint64_t id) const;
+
   enum class Departure : std::uint8_t {
     died,  // in the middle of whatever it did
     left,  // after it had finished its sends, or given them up with an error of its own

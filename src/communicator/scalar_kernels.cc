@@ -15,256 +15,140 @@ namespace {
 // Elements accumulated at a time: in the first-level cache, and long enough for the compiler to vectorise.
 constexpr std::size_t tile = 256;
 
-template <class Real>
-struct Complex {
-  Real real;
-  Real imaginary;
-};
-
-// Loads `Element`s, combines them as `Accumulator`s column by column in source order, stores what `finish` makes.
-template <class Element, class Accumulator, class Combine, class Finish>
-void columns(const std::byte* const* sources, std::size_t source_count, std::byte* destination, std::size_t bytes,
-             Combine combine, Finish finish) {
-  const std::size_t count = bytes / sizeof(Element);
-  auto* out = reinterpret_cast<Element*>(destination);
-  std::array<Accumulator, tile> sum;
-  for (std::size_t from = 0; from < count; from += tile) {
-    const std::size_t length = std::min(tile, count - from);
-    const auto* first = reinterpret_cast<const Element*>(sources[0]) + from;
-    // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 is a number here, its sign is meant to be extended
-    for (std::size_t i = 0; i < length; ++i) sum[i] = static_cast<Accumulator>(first[i]);
-    for (std::size_t s = 1; s < source_count; ++s) {
-      const auto* next = reinterpret_cast<const Element*>(sources[s]) + from;
-      for (std::size_t i = 0; i < length; ++i) sum[i] = combine(sum[i], static_cast<Accumulator>(next[i]));
-    }
-    for (std::size_t i = 0; i < length; ++i) out[from + i] = finish(sum[i]);
-  }
-}
-
-// Sums wrap around in unsigned arithmetic: signed overflow is undefined in C++, and two's complement gives the same
-// bits.
-template <class Element>
-void integers(ReduceOp reduce, const std::byte* const* sources, std::size_t source_count, std::byte* destination,
-              std::size_t bytes) {
-  // At least 32 bits wide: uint16 * uint16 would otherwise be promoted to int and overflow there.
-  using Wide = std::conditional_t<(sizeof(Element) < 4), std::uint32_t, std::make_unsigned_t<Element>>;
-  // A mean of small integers is that of their true sum; 64-bit ones wrap like their sum does.
-  using Mean = std::conditional_t<std::is_signed_v<Element>, std::int64_t, std::uint64_t>;
-  const auto narrow = [](Wide value) { return static_cast<Element>(value); };
-  const auto same = [](Element value) { return value; };
-  switch (reduce) {
-    case ReduceOp::sum:
-      return columns<Element, Wide>(
-          sources, source_count, destination, bytes, [](Wide a, Wide b) { return static_cast<Wide>(a + b); }, narrow);
-    case ReduceOp::product:
-      return columns<Element, Wide>(
-          sources, source_count, destination, bytes, [](Wide a, Wide b) { return static_cast<Wide>(a * b); }, narrow);
-    case ReduceOp::avg:
-      return columns<Element, Mean>(
-          sources, source_count, destination, bytes,
-          [](Mean a, Mean b) {
-            return static_cast<Mean>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-          },
-          [source_count](Mean sum) { return static_cast<Element>(sum / static_cast<Mean>(source_count)); });
-    case ReduceOp::min:
-      return columns<Element, Element>(
-          sources, source_count, destination, bytes, [](Element a, Element b) { return b < a ? b : a; }, same);
-    case ReduceOp::max:
-      return columns<Element, Element>(
-          sources, source_count, destination, bytes, [](Element a, Element b) { return a < b ? b : a; }, same);
-    case ReduceOp::band:
-      return columns<Element, Element>(
-          sources, source_count, destination, bytes, [](Element a, Element b) { return static_cast<Element>(a & b); },
-          same);
-    case ReduceOp::bor:
-      return columns<Element, Element>(
-          sources, source_count, destination, bytes, [](Element a, Element b) { return static_cast<Element>(a | b); },
-          same);
-    case ReduceOp::bxor:
-      return columns<Element, Element>(
-          sources, source_count, destination, bytes, [](Element a, Element b) { return static_cast<Element>(a ^ b); },
-          same);
-  }
-}
-
-// Truth values are one byte, any non-zero byte is true, and results are 0 or 1.
-void booleans(ReduceOp reduce, const std::byte* const* sources, std::size_t source_count, std::byte* destination,
-              std::size_t bytes) {
-  const auto truth = [](std::uint8_t value) { return static_cast<std::uint8_t>(value != 0); };
-  switch (reduce) {
-    case ReduceOp::sum:
-    case ReduceOp::max:
-    case ReduceOp::bor:
-      return columns<std::uint8_t, std::uint8_t>(
-          sources, source_count, destination, bytes,
-          [](std::uint8_t a, std::uint8_t b) { return static_cast<std::uint8_t>(a | b); }, truth);
-    case ReduceOp::product:
-    case ReduceOp::min:
-    case ReduceOp::band:
-      return columns<std::uint8_t, std::uint8_t>(
-          sources, source_count, destination, bytes,
-          [](std::uint8_t a, std::uint8_t b) { return static_cast<std::uint8_t>((a != 0) & (b != 0)); }, truth);
-    case ReduceOp::bxor:
-      return columns<std::uint8_t, std::uint8_t>(
-          sources, source_count, destination, bytes,
-          [](std::uint8_t a, std::uint8_t b) { return static_cast<std::uint8_t>((a != 0) ^ (b != 0)); }, truth);
-    case ReduceOp::avg:
-      break;
-  }
-  CR_ASSERT(!"a mean of truth values passed check_reduction");
-}
-
-// The textbook product, without std::complex's repair of NaNs: torch's does the same.
-template <class Real>
-void complexes(ReduceOp reduce, const std::byte* const* sources, std::size_t source_count, std::byte* destination,
-               std::size_t bytes) {
-  using Number = Complex<Real>;
-  const auto same = [](Number value) { return value; };
-  const auto add = [](Number a, Number b) { return Number{a.real + b.real, a.imaginary + b.imaginary}; };
-  switch (reduce) {
-    case ReduceOp::sum:
-      return columns<Number, Number>(sources, source_count, destination, bytes, add, same);
-    case ReduceOp::avg: {
-      const auto divisor = static_cast<Real>(source_count);
-      return columns<Number, Number>(sources, source_count, destination, bytes, add, [divisor](Number sum) {
-        return Number{sum.real / divisor, sum.imaginary / divisor};
-      });
-    }
-    case ReduceOp::product:
-      return columns<Number, Number>(
-          sources, source_count, destination, bytes,
-          [](Number a, Number b) {
-            return Number{a.real * b.real - a.imaginary * b.imaginary, a.real * b.imaginary + a.imaginary * b.real};
-          },
-          same);
+// Calls `run` with a value of the type.
+template <class Run>
+void with_integer(DType dtype, Run run) {
+  switch (dtype) {
+    case DType::int8:
+      return run(std::int8_t{});
+    case DType::uint8:
+      return run(std::uint8_t{});
+    case DType::int16:
+      return run(std::int16_t{});
+    case DType::uint16:
+      return run(std::uint16_t{});
+    case DType::int32:
+      return run(std::int32_t{});
+    case DType::uint32:
+      return run(std::uint32_t{});
+    case DType::int64:
+      return run(std::int64_t{});
+    case DType::uint64:
+      return run(std::uint64_t{});
     default:
       break;
   }
-  CR_ASSERT(!"an op that complex numbers lack passed check_reduction");
+  CR_ASSERT(!"a dtype that is no integer reached the kernels of integers");
 }
 
-// Sums `weight * value` column by column in source order, in float64, and stores what `finish` makes of sum and total.
-template <class Element, class Accumulator, class Weigh, class Finish>
-void weighted_columns(const std::byte* const* sources, const double* weights, std::size_t source_count,
-                      std::byte* destination, std::size_t bytes, Weigh weigh, Finish finish) {
+// Adds what `prepare` makes of each element and its source's number, column by column in source order, and stores what
+// `finish` makes of the sum.
+template <class Element, class Accumulator, class Prepare, class Finish>
+void columns(const std::byte* const* sources, std::size_t source_count, std::byte* destination, std::size_t bytes,
+             Prepare prepare, Finish finish) {
   const std::size_t count = bytes / sizeof(Element);
   auto* out = reinterpret_cast<Element*>(destination);
-  double total = 0;
-  for (std::size_t s = 0; s < source_count; ++s) total += weights[s];
   std::array<Accumulator, tile> sum;
   for (std::size_t from = 0; from < count; from += tile) {
     const std::size_t length = std::min(tile, count - from);
     std::fill_n(sum.begin(), length, Accumulator{});
     for (std::size_t s = 0; s < source_count; ++s) {
       const auto* next = reinterpret_cast<const Element*>(sources[s]) + from;
-      for (std::size_t i = 0; i < length; ++i) sum[i] = weigh(sum[i], weights[s], next[i]);
+      for (std::size_t i = 0; i < length; ++i) sum[i] += prepare(next[i], s);
     }
-    for (std::size_t i = 0; i < length; ++i) out[from + i] = finish(sum[i], total);
+    for (std::size_t i = 0; i < length; ++i) out[from + i] = finish(sum[i]);
   }
 }
 
-template <class Element>
-void weigh_integers(const std::byte* const* sources, const double* weights, std::size_t source_count,
-                    std::byte* destination, std::size_t bytes) {
-  weighted_columns<Element, double>(
-      sources, weights, source_count, destination, bytes,
-      [](double sum, double weight, Element value) { return sum + weight * static_cast<double>(value); },
-      [](double sum, double total) {
-        // A mean lies between its inputs, but for the rounding of 64-bit ones to float64: at the type's end that may be
-        // one more than the type holds.
-        using Limits = std::numeric_limits<Element>;
-        const double mean = std::trunc(sum / total);
-        if (mean >= static_cast<double>(Limits::max())) return Limits::max();
-        if (mean <= static_cast<double>(Limits::lowest())) return Limits::lowest();
-        return static_cast<Element>(mean);
-      });
+// The textbook product, without the repair of NaNs that std::complex does: torch's does the same.
+template <class Real>
+void multiply(const std::byte* const* sources, std::size_t source_count, std::byte* destination, std::size_t bytes) {
+  struct Number {
+    Real real;
+    Real imaginary;
+  };
+  const auto number = [sources](std::size_t source, std::size_t i) {
+    return reinterpret_cast<const Number*>(sources[source])[i];
+  };
+  auto* out = reinterpret_cast<Number*>(destination);
+  for (std::size_t i = 0; i < bytes / sizeof(Number); ++i) {
+    Number a = number(0, i);
+    for (std::size_t s = 1; s < source_count; ++s) {
+      const Number b = number(s, i);
+      a = {a.real * b.real - a.imaginary * b.imaginary, a.real * b.imaginary + a.imaginary * b.real};
+    }
+    out[i] = a;
+  }
 }
 
-template <class Real>
-void weigh_complexes(const std::byte* const* sources, const double* weights, std::size_t source_count,
-                     std::byte* destination, std::size_t bytes) {
-  weighted_columns<Complex<Real>, Complex<double>>(
-      sources, weights, source_count, destination, bytes,
-      [](Complex<double> sum, double weight, Complex<Real> value) {
-        return Complex<double>{sum.real + weight * static_cast<double>(value.real),
-                               sum.imaginary + weight * static_cast<double>(value.imaginary)};
-      },
-      [](Complex<double> sum, double total) {
-        return Complex<Real>{static_cast<Real>(sum.real / total), static_cast<Real>(sum.imaginary / total)};
-      });
+// The nearest value of the type towards zero; its ends for what is beyond them, 0 for a NaN.
+template <class Element>
+Element cut(double value) {
+  using Limits = std::numeric_limits<Element>;
+  if (std::isnan(value)) return 0;
+  // The largest 64-bit values have no double of their own: the next one up is beyond the type.
+  if (value >= static_cast<double>(Limits::max())) return Limits::max();
+  if (value <= static_cast<double>(Limits::lowest())) return Limits::lowest();
+  return static_cast<Element>(value);
 }
 
 }  // namespace
 
-void reduce_without_vectors(DType dtype, ReduceOp reduce, const std::byte* const* sources, std::size_t source_count,
-                            std::byte* destination, std::size_t bytes) {
-  const auto run = [&](auto kernel) { kernel(reduce, sources, source_count, destination, bytes); };
-  switch (dtype) {
-    case DType::boolean:
-      return run(booleans);
-    case DType::int8:
-      return run(integers<std::int8_t>);
-    case DType::uint8:
-      return run(integers<std::uint8_t>);
-    case DType::int16:
-      return run(integers<std::int16_t>);
-    case DType::uint16:
-      return run(integers<std::uint16_t>);
-    case DType::int32:
-      return run(integers<std::int32_t>);
-    case DType::uint32:
-      return run(integers<std::uint32_t>);
-    case DType::int64:
-      return run(integers<std::int64_t>);
-    case DType::uint64:
-      return run(integers<std::uint64_t>);
-    case DType::complex64:
-      return run(complexes<float>);
-    case DType::complex128:
-      return run(complexes<double>);
-    case DType::float16:
-    case DType::bfloat16:
-    case DType::float32:
-    case DType::float64:
-    case DType::bytes:
-      break;
-  }
-  CR_ASSERT(!"a dtype without scalar code reached reduce_without_vectors");
+void product_of_complex(DType dtype, const std::byte* const* sources, std::size_t source_count, std::byte* destination,
+                        std::size_t bytes) {
+  if (dtype == DType::complex64) return multiply<float>(sources, source_count, destination, bytes);
+  CR_ASSERT(dtype == DType::complex128);
+  multiply<double>(sources, source_count, destination, bytes);
 }
 
-void weigh_without_vectors(DType dtype, const std::byte* const* sources, const double* weights,
-                           std::size_t source_count, std::byte* destination, std::size_t bytes) {
-  const auto run = [&](auto kernel) { kernel(sources, weights, source_count, destination, bytes); };
-  switch (dtype) {
-    case DType::int8:
-      return run(weigh_integers<std::int8_t>);
-    case DType::uint8:
-      return run(weigh_integers<std::uint8_t>);
-    case DType::int16:
-      return run(weigh_integers<std::int16_t>);
-    case DType::uint16:
-      return run(weigh_integers<std::uint16_t>);
-    case DType::int32:
-      return run(weigh_integers<std::int32_t>);
-    case DType::uint32:
-      return run(weigh_integers<std::uint32_t>);
-    case DType::int64:
-      return run(weigh_integers<std::int64_t>);
-    case DType::uint64:
-      return run(weigh_integers<std::uint64_t>);
-    case DType::complex64:
-      return run(weigh_complexes<float>);
-    case DType::complex128:
-      return run(weigh_complexes<double>);
-    case DType::boolean:
-    case DType::float16:
-    case DType::bfloat16:
-    case DType::float32:
-    case DType::float64:
-    case DType::bytes:
-      break;
-  }
-  CR_ASSERT(!"a dtype without a weighted mean reached weigh_without_vectors");
+void mean_of_integers(DType dtype, const std::byte* const* sources, std::size_t source_count, std::byte* destination,
+                      std::size_t bytes) {
+  with_integer(dtype, [&]<class Element>(Element) {
+    // The mean of small integers is that of their true sum; 64-bit ones wrap like their sum does, in unsigned
+    // arithmetic: signed overflow is undefined in C++, and two's complement gives the same bits.
+    using Wide = std::conditional_t<std::is_signed_v<Element>, std::int64_t, std::uint64_t>;
+    columns<Element, std::uint64_t>(
+        sources, source_count, destination, bytes,
+        // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 is a number here, its sign is meant to be extended
+        [](Element value, std::size_t /*source*/) { return static_cast<std::uint64_t>(static_cast<Wide>(value)); },
+        [source_count](std::uint64_t sum) {
+          return static_cast<Element>(static_cast<Wide>(sum) / static_cast<Wide>(source_count));
+        });
+  });
+}
+
+void weigh_integers(DType dtype, const std::byte* const* sources, const double* weights, std::size_t source_count,
+                    std::byte* destination, std::size_t bytes) {
+  double total = 0;
+  for (std::size_t s = 0; s < source_count; ++s) total += weights[s];
+  with_integer(dtype, [&]<class Element>(Element) {
+    columns<Element, double>(
+        sources, source_count, destination, bytes,
+        [weights](Element value, std::size_t source) { return weights[source] * static_cast<double>(value); },
+        // A mean lies between its inputs, but for the rounding of 64-bit ones to float64.
+        [total](double sum) { return cut<Element>(sum / total); });
+  });
+}
+
+void scale_integers(DType dtype, const std::byte* const* sources, const double* factors, std::size_t source_count,
+                    std::byte* destination, std::size_t bytes) {
+  // Up to here every whole number is a double, so a factor is what was meant.
+  constexpr double exact = 9007199254740992;
+  with_integer(dtype, [&]<class Element>(Element) {
+    columns<Element, std::uint64_t>(
+        sources, source_count, destination, bytes,
+        [factors](Element value, std::size_t source) {
+          const double factor = factors[source];
+          if (std::trunc(factor) == factor && std::fabs(factor) <= exact) {
+            // Products and sums wrap around, in unsigned arithmetic as above.
+            // NOLINTNEXTLINE(bugprone-signed-char-misuse)
+            return static_cast<std::uint64_t>(static_cast<std::int64_t>(factor)) * static_cast<std::uint64_t>(value);
+          }
+          // NOLINTNEXTLINE(bugprone-signed-char-misuse)
+          return static_cast<std::uint64_t>(cut<Element>(factor * static_cast<double>(value)));
+        },
+        [](std::uint64_t sum) { return static_cast<Element>(sum); });
+  });
 }
 
 }  // namespace closeranks::communicator

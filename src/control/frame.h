@@ -15,7 +15,7 @@ namespace closeranks::control {
 // "CRNK" in the order of the bytes on the wire.
 inline constexpr std::uint32_t frame_magic = 0x4b4e5243;
 // Raised with every change of the header, the handshake or a message that an older reader would take wrongly.
-inline constexpr std::uint16_t protocol_version = 2;
+inline constexpr std::uint16_t protocol_version = 3;
 // Header and handshake keep their layout for ever, so that two versions can tell each other apart.
 inline constexpr std::size_t frame_header_bytes = 12;
 // Largest body. A welcome of 1,000 workers takes about 120 KiB, a prepared of 100 groups of 1,000 members 400 KiB;

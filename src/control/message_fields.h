@@ -28,14 +28,6 @@ void fields(auto& archive, Like<membership::ObservedEntry> auto& m) {
   archive.number("entered", m.entered, sequence_limit);
 }
 
-void fields(auto& archive, Like<membership::FailedRange> auto& m) {
-  archive.number("from", m.from, sequence_limit);
-  archive.number("until", m.until, sequence_limit);
-  archive.field("culprit", m.culprit);
-  archive.field("culprit_slot", m.culprit_slot);
-  archive.require(m.from <= m.until, "a failed range that ends before it begins");
-}
-
 void fields(auto& archive, Like<membership::ChunkState> auto& m) {
   archive.number("sequence", m.sequence, sequence_limit);
   archive.number("chunk", m.chunk, chunk_limit);
@@ -53,7 +45,6 @@ void fields(auto& archive, Like<membership::GroupStatus> auto& m) {
   archive.number("completed", m.completed, sequence_limit);
   archive.field("departures", m.departures);
   archive.field("observed", m.observed);
-  archive.field("failed", m.failed);
   archive.field("chunks", m.chunks);
   archive.field("epoch", m.epoch);
   archive.number("base", m.base, sequence_limit);
@@ -65,7 +56,6 @@ void fields(auto& archive, Like<membership::GroupResolution> auto& m) {
   archive.field("group", m.group);
   archive.field("view", m.view);
   archive.field("departures", m.departures);
-  archive.field("failed", m.failed);
   archive.field("epoch", m.epoch);
   archive.number("base", m.base, sequence_limit);
 }

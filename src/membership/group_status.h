@@ -14,7 +14,8 @@
 namespace closeranks::membership {
 
 // How many ops of an excluded worker count: its input is in op q exactly if last_op > q. Decided once, at the first
-// resolve that excludes it, and handed on in every later status (protocol rule 16).
+// resolve that excludes it, and handed on in every later status (protocol rule 16). What becomes of an entry follows
+// from it: an entry that only a departed root could finish fails on every survivor (protocol rule 11).
 struct Departure {
   WorkerId worker;
   Slot slot;
@@ -28,16 +29,6 @@ struct ObservedEntry {
   WorkerId worker;
   std::uint64_t entered = 0;
   friend bool operator==(const ObservedEntry&, const ObservedEntry&) = default;
-};
-
-// Entries [from, until) whose kind cannot be repaired fail on every survivor, with the error that names `culprit`.
-// Kept until every present member has passed the entry (protocol rule 11). Ranges of one group never overlap.
-struct FailedRange {
-  std::uint64_t from = 0;
-  std::uint64_t until = 0;
-  WorkerId culprit;
-  Slot culprit_slot;
-  friend bool operator==(const FailedRange&, const FailedRange&) = default;
 };
 
 // State of a chunk of an op in flight between hosts: what this survivor holds of it. Empty on one host, where new
@@ -60,7 +51,6 @@ struct GroupStatus {
   std::uint64_t completed = 0;        // entries it has completed
   std::vector<Departure> departures;  // all decided so far, in the order of their exclusion
   std::vector<ObservedEntry> observed;
-  std::vector<FailedRange> failed;
   std::vector<ChunkState> chunks;
   ViewNumber epoch{};      // the last join that gave the group a new member; {0,0}: as it was made
   std::uint64_t base = 0;  // the first entry of this epoch: all before it were complete everywhere
@@ -73,7 +63,6 @@ struct GroupResolution {
   GroupKey group;
   ViewNumber view;
   std::vector<Departure> departures;  // complete: earlier ones and the new ones, in order of exclusion
-  std::vector<FailedRange> failed;    // complete
   // Of the epoch the group is in from here on. Higher than the receiver's own: a member has joined, the group starts
   // anew at `base` with the present members; `departures` name the slots that are still vacant, and nobody else.
   ViewNumber epoch{};
@@ -100,10 +89,8 @@ struct Refill {
 // different installed views) under view `view`. `excluded` are the members this view excludes, in order of exclusion;
 // those outside of the group, and those some status has a departure of, are skipped: a decision stands (rule 16).
 //   last_op(D) = min(largest observed entry word of D, largest `entered` of the survivors)
-//   failed range = [largest completed, largest entered) over the survivors without what has failed before, if anybody
-//   departs newly; culprit: the lowest slot among these
 // `refills`: of all slots. They bring the group into the epoch of the newest one that is a member of it, whether a
-// survivor has installed that join or not: statuses of that epoch tell its departures, failures and base; if there is
+// survivor has installed that join or not: statuses of that epoch tell its departures and base; if there is
 // none, everybody is frozen at the join's boundary still and the base is where the survivors are. Departures of slots
 // filled since are dropped. Statuses `alone` tell no numbers; a group of which there are no others begins at 0.
 // Statuses that contradict each other (members, departures) are a broken invariant.

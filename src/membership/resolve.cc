@@ -1,4 +1,4 @@
-// The decision of a view change for one group: who counts in which entry, and which entries fail.
+// The decision of a view change for one group: who counts in which entry.
 #include <algorithm>
 
 #include "base/assert.h"
@@ -36,36 +36,6 @@ std::uint64_t largest_observed(const std::vector<GroupStatus>& statuses, WorkerI
   return largest;
 }
 
-// A survivor may have dropped ranges that everybody has passed; no two survivors know different ones.
-std::vector<FailedRange> known_failures(const std::vector<GroupStatus>& statuses) {
-  std::vector<FailedRange> known;
-  for (const GroupStatus& status : statuses) {
-    for (const FailedRange& range : status.failed) {
-      if (std::find(known.begin(), known.end(), range) == known.end()) known.push_back(range);
-    }
-  }
-  std::sort(known.begin(), known.end(), [](const auto& a, const auto& b) { return a.from < b.from; });
-  return known;
-}
-
-// Adds [from, until) without what `ranges` (sorted, disjoint) cover already: failed stays failed, with its own culprit.
-void add_failure(std::vector<FailedRange>& ranges, FailedRange added) {
-  std::vector<FailedRange> merged;
-  std::uint64_t next = added.from;
-  const auto fill_up_to = [&](std::uint64_t bound) {
-    if (next < std::min(bound, added.until)) {
-      merged.push_back({next, std::min(bound, added.until), added.culprit, added.culprit_slot});
-    }
-  };
-  for (const FailedRange& range : ranges) {
-    fill_up_to(range.from);
-    merged.push_back(range);
-    next = std::max(next, range.until);
-  }
-  fill_up_to(added.until);
-  ranges = std::move(merged);
-}
-
 }  // namespace
 
 GroupResolution resolve_group(const std::vector<GroupStatus>& statuses, ViewNumber view,
@@ -81,16 +51,12 @@ GroupResolution resolve_group(const std::vector<GroupStatus>& statuses, ViewNumb
                        [&](const Refill& refill) { return refill.slot == slot && refill.view > departed; });
   };
   std::uint64_t entered = 0;
-  std::uint64_t completed = 0;
   ViewNumber known;  // the newest epoch that somebody has installed
-  bool any_numbers = false;
   for (const GroupStatus& status : statuses) {
     CR_ASSERT(status.group == first.group && status.members == first.members);
     if (status.alone && rules.newcomer_brings_no_numbers) continue;
     entered = std::max(entered, status.entered);
-    completed = std::max(completed, status.completed);
     known = std::max(known, status.epoch);
-    any_numbers = true;
   }
   GroupResolution resolution;
   resolution.group = first.group;
@@ -108,9 +74,7 @@ GroupResolution resolve_group(const std::vector<GroupStatus>& statuses, ViewNumb
   if (rules.decide_once) resolution.departures = decided_departures(newest);
   std::erase_if(resolution.departures,
                 [&](const Departure& departure) { return filled_since(departure.slot, departure.view); });
-  if (rules.keep_failed_ranges && !starts_anew) resolution.failed = known_failures(newest);
 
-  const ExcludedMember* culprit = nullptr;
   for (const ExcludedMember& member : excluded) {
     if (!has(member.slot) || filled_since(member.slot, member.view)) continue;
     const bool decided = std::any_of(resolution.departures.begin(), resolution.departures.end(),
@@ -119,10 +83,6 @@ GroupResolution resolve_group(const std::vector<GroupStatus>& statuses, ViewNumb
     std::uint64_t last_op = largest_observed(statuses, member.worker);
     if (rules.bound_by_survivors) last_op = std::min(last_op, entered);
     resolution.departures.push_back({member.worker, member.slot, member.view, last_op});
-    if (any_numbers && (culprit == nullptr || member.slot < culprit->slot)) culprit = &member;
-  }
-  if (culprit != nullptr && completed < entered && !starts_anew) {
-    add_failure(resolution.failed, {completed, entered, culprit->worker, culprit->slot});
   }
   return resolution;
 }

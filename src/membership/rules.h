@@ -9,9 +9,7 @@ struct Rules {
   bool refuse_lower_numbers = true;
   // Rule 8. A view is proposed only when everybody it excludes is fenced.
   bool fence_before_propose = true;
-  // Rule 11. Failed ranges of earlier views are handed on.
-  bool keep_failed_ranges = true;
-  // Rule 16. A departure decided once is never decided again.
+  // Rules 11 and 16. A departure decided once is never decided again, and handed on in every later view.
   bool decide_once = true;
   // Rule 16. The input of an excluded worker counts only in entries that some survivor had entered.
   bool bound_by_survivors = true;

@@ -210,7 +210,7 @@ GroupResolution resolution_for(const Install& install, const GroupStatus& group)
         group.policy == Policy::fail && !group.alone && group.epoch != ViewNumber{} && group.epoch >= resolution.epoch;
     if (!own) return resolution;
   }
-  GroupResolution resolution{group.group, group.view, group.departures, group.failed, group.epoch, group.base};
+  GroupResolution resolution{group.group, group.view, group.departures, group.epoch, group.base};
   const std::size_t vacant = resolution.departures.size();
   std::erase_if(resolution.departures,
                 [&](const Departure& departure) { return fills(install.members, departure.slot); });

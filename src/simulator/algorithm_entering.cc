@@ -82,11 +82,12 @@ void AlgorithmWorld::go_on_entering(std::uint32_t index, std::string* line) {
   const std::uint64_t sequence = member.early ? member.machine.next_sequence() - 1 : member.machine.next_sequence();
   const algorithm::EntryPlan& plan = setting_->plans[sequence];
   const Rank rank{index};
-  const bool root = plan.kind != OpKind::scatter || plan.root == rank;
-  const std::uint32_t input_cells = plan.inlined || !root ? 0 : input_cells_of(plan, count());
+  const bool gives = plan.kind != OpKind::scatter || plan.root == rank;
+  const std::uint32_t units = gives ? inputs_of(plan.kind, count()) : 0;
+  const std::uint32_t cells = setting_->cells(sequence);
   const auto copy_in = [&](std::uint32_t half) {
-    for (std::uint32_t cell = half; cell < input_cells; cell += 2) {
-      memory_.input(rank, sequence, cell) = input_of(rank, sequence, cell);
+    for (std::uint32_t cell = half; cell < units * cells; cell += 2) {
+      memory_.input(rank, sequence, cell / cells, cell % cells) = input_of(rank, sequence, cell);
     }
   };
   const auto describe_entry = [&] {

@@ -13,16 +13,31 @@ constexpr std::uint32_t fixed_words = 5;  // entered, completed, connected, two 
 }
 
 algorithm::EntryPlan plan_of(const ScenarioCall& call, std::uint32_t members) {
+  const auto make = [&](std::uint64_t unit_bytes) {
+    return algorithm::make_plan(call.kind, DType::float32, ReduceOp::sum, call.root, unit_bytes, members);
+  };
   const std::uint64_t inline_unit = call.kind == OpKind::barrier ? 0 : 8;
-  algorithm::EntryPlan plan =
-      algorithm::make_plan(call.kind, DType::float32, ReduceOp::sum, call.root, inline_unit, members);
-  if (call.blocks_per_unit > 0) {
-    plan.inlined = false;
-    plan.block_bytes = 64;
-    plan.blocks_per_unit = call.blocks_per_unit;
-    plan.unit_bytes = plan.block_bytes * call.blocks_per_unit;
+  algorithm::EntryPlan plan = make(inline_unit);
+  if (call.parts == 0) {
+    CR_ASSERT(plan.inlined);
+    return plan;
   }
+  if (plan.style() == algorithm::BlockStyle::take) {
+    return make(call.parts * algorithm::take_step(plan));
+  }
+  plan.inlined = false;
+  plan.block_bytes = 64;
+  plan.block_count = call.parts;
+  plan.unit_bytes = plan.block_bytes * call.parts;
   return plan;
+}
+
+std::uint32_t inputs_of(OpKind kind, std::uint32_t members) {
+  return kind == OpKind::reduce_scatter || kind == OpKind::scatter || kind == OpKind::all_to_all ? members : 1;
+}
+
+std::uint32_t outputs_of(OpKind kind, std::uint32_t members) {
+  return kind == OpKind::all_gather || kind == OpKind::gather || kind == OpKind::all_to_all ? members : 1;
 }
 
 std::string describe(const AlgorithmScenario& scenario) {
@@ -33,16 +48,19 @@ std::string describe(const AlgorithmScenario& scenario) {
   for (std::size_t index = 0; index < scenario.calls.size(); ++index) {
     const ScenarioCall& call = scenario.calls[index];
     text << (index == 0 ? "" : ", ") << name_of(call.kind);
-    if (call.blocks_per_unit == 0) {
+    if (call.parts == 0) {
       text << " inline";
     } else {
-      text << " of " << call.blocks_per_unit << " blocks";
+      text << " of " << call.parts << (call.parts == 1 ? " part" : " parts");
     }
-    if (call.kind == OpKind::broadcast || call.kind == OpKind::gather || call.kind == OpKind::scatter) {
+    if (algorithm::is_rooted(call.kind)) {
       text << " root " << call.root.value();
     }
   }
   text << "], crashes " << scenario.crashes << ", coordinator restarts " << scenario.restarts;
+  if (scenario.give_ups > 0) {
+    text << ", give-ups " << scenario.give_ups;
+  }
   if (scenario.rejoin_at) {
     text << ", a newcomer may come in before entry " << *scenario.rejoin_at;
   }
@@ -59,7 +77,7 @@ std::string describe(Value value) {
   std::ostringstream text;
   const auto place = [&] {
     const std::uint32_t cell = value >> 32 & 0xffff;
-    text << " to entry " << (value >> 48 & 0xfff) << ", block " << cell / 2 << (cell % 2 == 0 ? " first" : " second")
+    text << " to entry " << (value >> 48 & 0xfff) << ", part " << cell / 2 << (cell % 2 == 0 ? " first" : " second")
          << " half";
   };
   switch (content_of(value)) {
@@ -69,6 +87,8 @@ std::string describe(Value value) {
       return "zeros";
     case Content::spoiled:
       return "spoiled bytes";
+    case Content::reused:
+      return "bytes of the caller's next use";
     case Content::input:
     case Content::reduced:
       text << (content_of(value) == Content::input ? "the input of {" : "the reduced inputs of {");
@@ -91,13 +111,8 @@ AlgorithmSetting::AlgorithmSetting(AlgorithmScenario the_scenario) : scenario(st
   for (const ScenarioCall& call : scenario.calls) {
     const algorithm::EntryPlan& plan = plans.emplace_back(plan_of(call, members));
     blocks = std::max(blocks, plan.blocks());
-    const bool list_in = plan.kind == OpKind::reduce_scatter || plan.kind == OpKind::scatter;
-    const bool list_out = plan.kind == OpKind::all_gather || plan.kind == OpKind::gather;
-    const bool shared = plan.kind == OpKind::all_reduce || plan.kind == OpKind::broadcast;
-    if (!plan.inlined) {
-      input_cells = std::max(input_cells, 2 * plan.blocks_per_unit * (list_in ? members : 1));
-      output_cells = std::max(output_cells, shared ? 0 : 2 * plan.blocks_per_unit * (list_out ? members : 1));
-    }
+    input_cells = std::max(input_cells, inputs_of(call.kind, members) * 2 * call.parts);
+    output_cells = std::max(output_cells, outputs_of(call.kind, members) * 2 * call.parts);
   }
   member_words =
       fixed_words + scenario.window * (2 + members + blocks) + scenario.regions * (input_cells + output_cells);
@@ -143,18 +158,36 @@ std::uint32_t AlgorithmMemory::region_offset(std::uint64_t sequence) const {
          region * (setting_->input_cells + setting_->output_cells);
 }
 
-Value& AlgorithmMemory::input(Rank member, std::uint64_t sequence, std::uint32_t cell) {
-  CR_ASSERT(cell < setting_->input_cells);
-  return at(member, region_offset(sequence) + cell);
+Value& AlgorithmMemory::input(Rank member, std::uint64_t sequence, std::uint32_t unit, std::uint32_t cell) {
+  const std::uint32_t cells = setting_->cells(sequence);
+  CR_ASSERT(cell < cells && unit * cells + cell < setting_->input_cells);
+  return at(member, region_offset(sequence) + unit * cells + cell);
 }
 
-Value& AlgorithmMemory::output(Rank member, std::uint64_t sequence, std::uint32_t cell) {
-  const OpKind kind = setting_->plans[sequence].kind;
-  if (kind == OpKind::all_reduce || kind == OpKind::broadcast) {
-    return input(member, sequence, cell);
+// In place wherever a caller may ask for it: there an output written too early, or too late, destroys an input.
+Value& AlgorithmMemory::output(Rank member, std::uint64_t sequence, std::uint32_t unit, std::uint32_t cell) {
+  const std::uint32_t cells = setting_->cells(sequence);
+  switch (setting_->scenario.calls[sequence].kind) {
+    case OpKind::all_reduce:
+    case OpKind::reduce:
+    case OpKind::broadcast:
+      return input(member, sequence, unit, cell);
+    case OpKind::reduce_scatter:
+      return input(member, sequence, member.value(), cell);
+    case OpKind::all_gather:
+      if (unit == member.value()) {
+        return input(member, sequence, 0, cell);
+      }
+      break;
+    default:
+      break;
   }
-  CR_ASSERT(cell < setting_->output_cells);
-  return at(member, region_offset(sequence) + setting_->input_cells + cell);
+  CR_ASSERT(cell < cells && unit * cells + cell < setting_->output_cells);
+  return at(member, region_offset(sequence) + setting_->input_cells + unit * cells + cell);
+}
+
+void AlgorithmMemory::reuse(Rank member, std::uint64_t sequence) {
+  std::fill_n(&at(member, region_offset(sequence)), setting_->input_cells + setting_->output_cells, reused_value);
 }
 
 std::uint64_t MemoryView::entered(Rank member) const { return held(member) ? memory_.entered(member) : 0; }

@@ -18,11 +18,17 @@ struct AlgorithmSetting {
   AlgorithmScenario scenario;
   std::vector<algorithm::EntryPlan> plans;  // [entries]
   std::uint32_t blocks = 0;                 // of the largest entry
-  std::uint32_t input_cells = 0;            // half blocks of the largest input
+  std::uint32_t input_cells = 0;            // halves of parts of the largest input
   std::uint32_t output_cells = 0;
   std::uint32_t member_words = 0;  // length of a member's share of the array
   [[nodiscard]] std::uint64_t signature(Rank member, std::uint64_t sequence) const;
+  // Halves of parts in a unit.
+  [[nodiscard]] std::uint32_t cells(std::uint64_t sequence) const { return 2 * scenario.calls[sequence].parts; }
 };
+
+// Units in a member's input (scatter: the root's), and in its output (gather: the root's).
+std::uint32_t inputs_of(OpKind kind, std::uint32_t members);
+std::uint32_t outputs_of(OpKind kind, std::uint32_t members);
 
 class AlgorithmMemory {
  public:
@@ -36,9 +42,11 @@ class AlgorithmMemory {
   std::uint64_t& payload(Rank member, std::uint64_t sequence, std::uint32_t unit);
   std::uint64_t& block_word(Rank member, std::uint64_t sequence, std::uint32_t block);
   std::uint64_t& decision_word(std::uint64_t sequence);  // in rank 0's segment
-  // Half a block of the region that `member` uses for `sequence`. all_reduce and broadcast: output is input.
-  Value& input(Rank member, std::uint64_t sequence, std::uint32_t cell);
-  Value& output(Rank member, std::uint64_t sequence, std::uint32_t cell);
+  // Half a part of a unit of the memory that `member` uses for `sequence`. Outputs lie in the inputs where they may.
+  Value& input(Rank member, std::uint64_t sequence, std::uint32_t unit, std::uint32_t cell);
+  Value& output(Rank member, std::uint64_t sequence, std::uint32_t unit, std::uint32_t cell);
+  // The caller of `sequence` has it back, and writes into all of it.
+  void reuse(Rank member, std::uint64_t sequence);
 
   // A newcomer's memory: all zeros.
   void clear(Rank member);

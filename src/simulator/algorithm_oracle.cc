@@ -25,21 +25,61 @@ std::uint32_t AlgorithmWorld::contributor_bits(const Member& member, std::uint64
   return bits;
 }
 
-Value AlgorithmWorld::read_input(const Member& reader, Rank source, std::uint64_t sequence, std::uint32_t cell) {
-  const bool held = (unmapped_for(reader) >> source.value() & 1) == 0;
-  return held ? memory_.input(source, sequence, cell) : 0;
+Value AlgorithmWorld::read_input(std::uint32_t reader, Rank source, std::uint64_t sequence, std::uint32_t unit,
+                                 std::uint32_t cell) {
+  const Member& owner = members_[source.value()];
+  if (owner.alive && !owner.suspected && !owner.machine.failure() && owner.machine.completed() > sequence) {
+    fail("member " + std::to_string(reader) + " reads the input of member " + std::to_string(source.value()) +
+         " to entry " + std::to_string(sequence) + ", which it has completed");
+  }
+  if (memory_.entered(source) > sequence + setting_->scenario.window) {
+    fail("member " + std::to_string(reader) + " reads the input of member " + std::to_string(source.value()) +
+         " to entry " + std::to_string(sequence) + ", whose descriptor describes a later one");
+  }
+  const bool held = (unmapped_for(members_[reader]) >> source.value() & 1) == 0;
+  return held ? memory_.input(source, sequence, unit, cell) : 0;
 }
 
-Value AlgorithmWorld::expected(const Member& member, std::uint64_t sequence, std::uint32_t block,
-                               std::uint32_t half) const {
-  const algorithm::EntryPlan& plan = setting_->plans[sequence];
-  const algorithm::BlockPlan planned = algorithm::block_plan(plan, count(), block);
-  const std::uint32_t cell = 2 * input_block(plan, block) + half;
-  if (planned.reduced) {
-    return make_value(Content::reduced, sequence, cell, contributor_bits(member, sequence));
+std::optional<Value> AlgorithmWorld::expected(const Member& knower, std::uint32_t self, std::uint64_t sequence,
+                                              std::uint32_t unit, std::uint32_t cell) const {
+  const ScenarioCall& call = setting_->scenario.calls[sequence];
+  const std::uint32_t cells = setting_->cells(sequence);
+  const std::uint32_t own_unit = self * cells + cell;  // where an input is a list
+  const auto reduced = [&](std::uint32_t place) {
+    return make_value(Content::reduced, sequence, place, contributor_bits(knower, sequence));
+  };
+  const auto given = [&](std::uint32_t source, std::uint32_t place) {
+    const bool contributes = knower.machine.contributes(Rank{source}, sequence);
+    return contributes ? input_of(Rank{source}, sequence, place) : zero_value;
+  };
+  const std::uint32_t root = call.root.value();
+  switch (call.kind) {
+    case OpKind::all_reduce:
+      return reduced(cell);
+    case OpKind::reduce:
+      return self == root ? std::optional(reduced(cell)) : std::nullopt;
+    case OpKind::broadcast: {
+      const std::uint32_t from = setting_->scenario.lowest_member_is_root
+                                     ? static_cast<std::uint32_t>(std::countr_zero(contributor_bits(knower, sequence)))
+                                     : root;
+      return self == from ? std::nullopt : std::optional(given(from, cell));
+    }
+    case OpKind::all_gather:
+      return given(unit, cell);
+    case OpKind::gather:
+      return self == root ? std::optional(given(unit, cell)) : std::nullopt;
+    case OpKind::reduce_scatter:
+      return reduced(own_unit);
+    case OpKind::scatter:
+      return given(root, own_unit);
+    case OpKind::all_to_all:
+      return given(unit, own_unit);
+    case OpKind::barrier:
+    case OpKind::send:
+    case OpKind::recv:
+      break;
   }
-  const Rank source = plan.kind == OpKind::broadcast ? member.machine.effective_root(plan, sequence) : planned.source;
-  return member.machine.contributes(source, sequence) ? input_of(source, sequence, cell) : zero_value;
+  return std::nullopt;
 }
 
 void AlgorithmWorld::check_writer(std::uint32_t member, std::uint64_t sequence, std::uint32_t block) {
@@ -51,21 +91,22 @@ void AlgorithmWorld::check_writer(std::uint32_t member, std::uint64_t sequence, 
   writer = static_cast<std::uint8_t>(member + 1);
 }
 
-void AlgorithmWorld::check_copy(std::uint32_t member, const Action& action, std::uint32_t half, Value value) {
-  const Member& target = members_[action.destination.value()];
-  const std::string where = "block " + std::to_string(action.block) + " of entry " + std::to_string(action.sequence) +
-                            " at member " + std::to_string(action.destination.value());
+void AlgorithmWorld::check_write(std::uint32_t index, std::uint32_t target_index, std::uint64_t sequence,
+                                 std::uint32_t unit, std::uint32_t cell, Value value) {
+  const Member& target = members_[target_index];
+  const std::string where = "part " + std::to_string(cell / 2) + " of unit " + std::to_string(unit) + " of entry " +
+                            std::to_string(sequence) + " at member " + std::to_string(target_index);
   if (target.alive && !target.suspected && !target.machine.failure()) {
-    if (target.machine.completed() > action.sequence) {
-      fail("member " + std::to_string(member) + " writes " + where + ", which has completed that entry");
-    } else if (memory_.entered(action.destination) <= action.sequence) {
-      fail("member " + std::to_string(member) + " writes " + where + ", which has not entered that entry");
+    if (target.machine.completed() > sequence) {
+      fail("member " + std::to_string(index) + " writes " + where + ", which has completed that entry");
+    } else if (memory_.entered(Rank{target_index}) <= sequence) {
+      fail("member " + std::to_string(index) + " writes " + where + ", which has not entered that entry");
     }
   }
-  const Value wanted = expected(members_[member], action.sequence, action.block, half);
+  const std::optional<Value> wanted = expected(members_[index], target_index, sequence, unit, cell);
   if (value != wanted) {
-    fail("member " + std::to_string(member) + " writes " + describe(value) + " to " + where + " instead of " +
-         describe(wanted));
+    fail("member " + std::to_string(index) + " writes " + describe(value) + " to " + where + " instead of " +
+         (wanted ? describe(*wanted) : "nothing"));
   }
 }
 
@@ -73,6 +114,9 @@ void AlgorithmWorld::check_inline(std::uint32_t index, std::uint64_t sequence) {
   const Member& member = members_[index];
   const algorithm::EntryPlan& plan = setting_->plans[sequence];
   const Rank root = member.machine.effective_root(plan, sequence);
+  if ((plan.kind == OpKind::reduce || plan.kind == OpKind::gather) && Rank{index} != root) {
+    fail("member " + std::to_string(index) + " combines entry " + std::to_string(sequence) + ", which is the root's");
+  }
   for (std::uint32_t source = 0; source < count(); ++source) {
     const bool from_root = plan.kind == OpKind::broadcast || plan.kind == OpKind::scatter;
     if (!member.machine.contributes(Rank{source}, sequence) || (from_root && Rank{source} != root)) {
@@ -88,20 +132,21 @@ void AlgorithmWorld::check_inline(std::uint32_t index, std::uint64_t sequence) {
 }
 
 void AlgorithmWorld::check_outputs(std::uint32_t index, std::uint64_t sequence) {
-  const Member& member = members_[index];
-  const algorithm::EntryPlan& plan = setting_->plans[sequence];
-  for (std::uint32_t block = 0; block < plan.blocks(); ++block) {
-    const algorithm::BlockPlan planned = algorithm::block_plan(plan, count(), block);
-    if (!planned.all_destinations && planned.destination != Rank{index}) {
-      continue;
+  const ScenarioCall& call = setting_->scenario.calls[sequence];
+  const std::uint32_t units = outputs_of(call.kind, count());
+  const std::uint32_t cells = setting_->cells(sequence);
+  for (std::uint32_t place = 0; place < units * cells; ++place) {
+    const std::uint32_t unit = place / cells;
+    const std::uint32_t cell = place % cells;
+    std::optional<Value> wanted = expected(members_[index], index, sequence, unit, cell);
+    if (!wanted && (call.kind == OpKind::broadcast || call.kind == OpKind::reduce)) {
+      wanted = input_of(Rank{index}, sequence, cell);  // the caller's own, as it was
     }
-    for (std::uint32_t half = 0; half < 2; ++half) {
-      const Value value = memory_.output(Rank{index}, sequence, 2 * output_block(plan, block) + half);
-      const Value wanted = expected(member, sequence, block, half);
-      if (value != wanted) {
-        fail("member " + std::to_string(index) + " completes entry " + std::to_string(sequence) + " with " +
-             describe(value) + " in block " + std::to_string(block) + " instead of " + describe(wanted));
-      }
+    const Value value = wanted ? memory_.output(Rank{index}, sequence, unit, cell) : zero_value;
+    if (wanted && value != wanted) {
+      fail("member " + std::to_string(index) + " completes entry " + std::to_string(sequence) + " with " +
+           describe(value) + " in part " + std::to_string(cell / 2) + " of unit " + std::to_string(unit) +
+           " instead of " + describe(*wanted));
     }
   }
 }
@@ -119,7 +164,8 @@ void AlgorithmWorld::check_completion(std::uint32_t index, const Action& action)
     check_outputs(index, sequence);
     detail = contributor_bits(member, sequence);
     // A lost entry compares nothing; after it the group goes on.
-    const bool odd_counts = scenario.odd && (detail >> scenario.odd->member.value() & 1) != 0 &&
+    const bool odd_counts = scenario.odd && scenario.odd->sequence >= member.machine.base() &&
+                            (detail >> scenario.odd->member.value() & 1) != 0 &&
                             std::popcount(static_cast<std::uint32_t>(detail)) > 1;
     const bool noticed_nothing =
         odd_counts && (scenario.odd->sequence == sequence ||
@@ -142,15 +188,19 @@ void AlgorithmWorld::check_completion(std::uint32_t index, const Action& action)
   } else if (action.outcome == Fault::peer_lost) {
     result = Result::lost;
     detail = action.culprit.value();
-    const bool unrepaired = kind == OpKind::gather || kind == OpKind::scatter ||
-                            (kind == OpKind::broadcast && !scenario.lowest_member_is_root);
-    if (scenario.policy != Policy::fail && !unrepaired) {
-      fail(who + " with a lost peer, although its kind is repaired");
+    const bool leans_on_root = kind == OpKind::gather || kind == OpKind::scatter || kind == OpKind::reduce ||
+                               (kind == OpKind::broadcast && !scenario.lowest_member_is_root);
+    const Rank root = scenario.calls[sequence].root;
+    if (scenario.policy != Policy::fail &&
+        (!leans_on_root || member.machine.contributes(root, sequence) || root != action.culprit)) {
+      fail(who + " with a lost peer, although it can be repaired");
     }
     const Member& culprit = members_[action.culprit.value()];
     if (culprit.alive && !culprit.suspected) {
       fail(who + " blaming member " + std::to_string(action.culprit.value()) + ", which is alive");
     }
+  } else if (action.outcome == Fault::timeout) {
+    result = Result::given_up;
   } else {
     result = Result::mismatch;
     detail = action.culprit.value();
@@ -166,7 +216,9 @@ void AlgorithmWorld::check_completion(std::uint32_t index, const Action& action)
     const std::uint64_t theirs = results_[other * entries + sequence];
     const Member& peer = members_[other];
     const bool survives = peer.alive && !peer.suspected && member.alive && !member.suspected;
-    if (!survives || theirs == 0 || theirs == packed) {
+    // Who gave up by itself says nothing of the op.
+    const bool given_up = result == Result::given_up || static_cast<Result>(theirs >> 32) == Result::given_up;
+    if (!survives || given_up || theirs == 0 || theirs == packed) {
       continue;
     }
     // Under `fail` a member may learn of the mismatch, or of the loss, first; both are failures.
@@ -212,7 +264,7 @@ void AlgorithmWorld::check_finished() {
       continue;
     }
     const std::uint64_t completed = member.machine.completed();
-    if (completed < scenario.calls.size()) {
+    if (completed < scenario.calls.size() && give_ups_ == 0) {  // they wait for the one that gave up, and time out too
       fail("member " + std::to_string(index) + " waits for ever in entry " + std::to_string(completed));
     }
   }

@@ -20,12 +20,14 @@ struct SurroundingRules {
   bool memory_of_the_dead_stays = true;  // protocol rule 5. Off: unmapped at install
   bool connect_before_entering = true;   // protocol rule 6. Off: nobody waits until all hold each other's memory
   bool entered_after_data = true;        // the recipe's first order. Off: entered is stored before the data
+  // What peers see of the memory of an op that its member has given up stays as it is. Off: the caller writes into it.
+  bool given_up_memory_stays = true;
 };
 
 // One entry of the group, the same on every member.
 struct ScenarioCall {
   OpKind kind = OpKind::all_reduce;
-  std::uint32_t blocks_per_unit = 1;  // 0: inline
+  std::uint32_t parts = 1;  // blocks (style share) or ranges of each unit (style take); 0: inline
   Rank root;
 };
 
@@ -48,6 +50,7 @@ struct AlgorithmScenario {
   std::vector<ScenarioCall> calls;
   std::optional<OddCall> odd;
   std::uint32_t crashes = 1;   // members that may die, at any step, in the middle of a write too
+  std::uint32_t give_ups = 0;  // members whose op may time out for them alone
   std::uint32_t restarts = 0;  // of the coordinator, in the middle of a view change
   bool connecting = false;     // members start without each other's memory and get hold of it one after the other
   // Nobody enters this entry before a newcomer has taken a lost member's place, or the boundary is passed without one.
@@ -55,12 +58,13 @@ struct AlgorithmScenario {
   std::uint64_t entries_per_step = 2;  // between two boundaries (policy exact)
   bool cut_entering = false;           // copying in, describing and entering as steps of their own
   bool cut_reducing = true;            // reducing in two halves
+  bool cut_taking = true;              // taking in two halves
   algorithm::Rules rules;
   membership::Rules resolving;  // of resolve_group()
   SurroundingRules surrounding;
 };
 
-// The plan of a call: a real one where it is inlined, a tiny one with the asked-for number of blocks otherwise.
+// The plan of a call: a real one, but with tiny blocks where it has any (style share).
 algorithm::EntryPlan plan_of(const ScenarioCall& call, std::uint32_t members);
 
 // One line: "3 members, repair, [all_reduce x2, barrier inline], 1 crash, ...".

@@ -40,12 +40,14 @@ AlgorithmScenario draw_scenario(Dice& dice) {
   scenario.restarts = dice.below(3);
   scenario.cut_entering = dice.one_in(2);
   scenario.connecting = dice.one_in(3);
+  scenario.give_ups = dice.one_in(10) ? 1 : 0;
   const std::uint32_t entries = 1 + dice.below(12);
   for (std::uint32_t entry = 0; entry < entries; ++entry) {
     ScenarioCall call;
-    call.kind = static_cast<OpKind>(dice.below(7));
-    const bool inlined = call.kind == OpKind::barrier || dice.one_in(4);
-    call.blocks_per_unit = inlined ? 0 : 1 + dice.below(scenario.members > 8 ? 2 : scenario.members);
+    call.kind = static_cast<OpKind>(dice.below(9));
+    const bool inlined = call.kind == OpKind::barrier || (call.kind != OpKind::all_to_all && dice.one_in(4));
+    const bool shared = call.kind == OpKind::all_reduce || call.kind == OpKind::reduce;
+    call.parts = inlined ? 0 : 1 + dice.below(scenario.members > 8 || !shared ? 2 : scenario.members);
     call.root = Rank{dice.below(scenario.members)};
     scenario.calls.push_back(call);
   }
@@ -95,6 +97,7 @@ struct Weather {
         return 1;
       case Step::Kind::crash:
       case Step::Kind::suspect:
+      case Step::Kind::give_up:
       case Step::Kind::restart:
         return misfortune;
     }

@@ -16,12 +16,17 @@ std::string describe(const Action& action) {
       return "reduces " + block;
     case Action::Kind::publish_block:
       return "publishes " + block + (action.word.state == algorithm::BlockState::final ? " final" : " distributed");
-    case Action::Kind::copy_block: {
+    case Action::Kind::copy_block:
+      return "copies " + block + " from the scratch of member " + std::to_string(action.source.value()) +
+             " to member " + std::to_string(action.destination.value());
+    case Action::Kind::take_block:
+    case Action::Kind::take_reduced: {
       const std::string source = std::to_string(action.source.value());
-      const std::string from = action.from_scratch ? "the scratch of member " + source
-                               : action.zeros      ? "zeros"
-                                                   : "the region of member " + source;
-      return "copies " + block + " from " + from + " to member " + std::to_string(action.destination.value());
+      const std::string what = action.kind == Action::Kind::take_reduced ? "the reduction"
+                               : action.zeros                            ? "zeros for member " + source
+                                                                         : "the input of member " + source;
+      return "takes " + what + ", bytes " + std::to_string(action.offset) + " to " +
+             std::to_string(action.offset + action.bytes) + entry;
     }
     case Action::Kind::combine_inline:
       return "combines the payloads" + entry;
@@ -34,6 +39,7 @@ std::string describe(const Action& action) {
                               : action.outcome == Fault::peer_lost  ? ": peer " + culprit + " lost"
                               : action.outcome == Fault::incomplete ? ": lacks the input of " + culprit
                               : action.outcome == Fault::mismatch   ? ": mismatch, member " + culprit
+                              : action.outcome == Fault::timeout    ? ": given up"
                                                                     : ": failed";
       return "completes entry " + std::to_string(action.sequence) + how;
     }
@@ -71,25 +77,12 @@ std::string describe(const Step& step, ViewNumber view) {
       return member + " dies";
     case Step::Kind::suspect:
       return member + " is suspected";
+    case Step::Kind::give_up:
+      return member + "'s op times out";
     case Step::Kind::restart:
       return "coordinator restarts and proposes view " + number;
   }
   CR_ASSERT(!"a step outside its enum");
-}
-
-std::uint32_t input_cells_of(const algorithm::EntryPlan& plan, std::uint32_t members) {
-  const bool list = plan.kind == OpKind::reduce_scatter || plan.kind == OpKind::scatter;
-  return 2 * plan.blocks_per_unit * (list ? members : 1);
-}
-
-std::uint32_t input_block(const algorithm::EntryPlan& plan, std::uint32_t block) {
-  const bool list = plan.kind == OpKind::reduce_scatter || plan.kind == OpKind::scatter;
-  return list ? block : block % plan.blocks_per_unit;
-}
-
-std::uint32_t output_block(const algorithm::EntryPlan& plan, std::uint32_t block) {
-  const bool list = plan.kind == OpKind::all_gather || plan.kind == OpKind::gather;
-  return list ? block : block % plan.blocks_per_unit;
 }
 
 }  // namespace closeranks::simulator

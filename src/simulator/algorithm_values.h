@@ -1,5 +1,5 @@
-// Tensor contents as symbols: half a block holds nothing known, one member's input, a reduction of inputs, or zeros.
-// A reduction of anything but matching inputs, or of bytes torn between two states, is spoiled for good.
+// Tensor contents as symbols: half a part holds nothing known, one member's input, a reduction of inputs, zeros, or
+// what its caller did with it after the op. A reduction of anything but matching inputs is spoiled for good.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace closeranks::simulator {
 
-// Packed: 4 bits of content, 12 of entry, 16 of cell, 32 of members. Cell: 2 * (block within the input) + half.
+// Packed: 4 bits of content, 12 of entry, 16 of cell, 32 of members. Cell: 2 * (part within the input) + half.
 using Value = std::uint64_t;
 
-enum class Content : std::uint8_t { unknown, input, reduced, zeros, spoiled };
+enum class Content : std::uint8_t { unknown, input, reduced, zeros, spoiled, reused };
 
 constexpr Value make_value(Content content, std::uint64_t sequence, std::uint32_t cell, std::uint32_t members) {
   return static_cast<Value>(content) << 60 | (sequence & 0xfff) << 48 | std::uint64_t{cell & 0xffff} << 32 | members;
@@ -22,6 +22,7 @@ constexpr Value input_of(Rank member, std::uint64_t sequence, std::uint32_t cell
 }
 constexpr Value zero_value = make_value(Content::zeros, 0, 0, 0);
 constexpr Value spoiled_value = make_value(Content::spoiled, 0, 0, 0);
+constexpr Value reused_value = make_value(Content::reused, 0, 0, 0);
 
 constexpr Content content_of(Value value) { return static_cast<Content>(value >> 60); }
 constexpr std::uint32_t members_of(Value value) { return static_cast<std::uint32_t>(value); }

@@ -21,11 +21,6 @@ class Digest {
       add(departure.slot.value() << 16 | departure.last_op);
     }
   }
-  void add(const std::vector<membership::FailedRange>& ranges) {
-    for (const membership::FailedRange& range : ranges) {
-      add(range.from << 32 | range.until << 16 | range.culprit_slot.value());
-    }
-  }
   [[nodiscard]] std::uint64_t value() const { return value_; }
 
  private:
@@ -106,7 +101,6 @@ void AlgorithmWorld::freeze(std::uint32_t index) {
   Digest digest;
   digest.add(status->entered << 32 | status->completed);
   digest.add(status->departures);
-  digest.add(status->failed);
   digest.add(status->epoch.n << 32 | status->base);
   for (const std::uint8_t excluded : exclusions_) {
     const bool known = std::any_of(status->departures.begin(), status->departures.end(),
@@ -153,7 +147,6 @@ void AlgorithmWorld::decide(std::shared_ptr<const membership::GroupResolution> r
   Digest digest;
   digest.add(view_.n << 16 | view_.term);
   digest.add(resolution->departures);
-  digest.add(resolution->failed);
   digest.add(resolution->epoch.n << 32 | resolution->base);
   for (std::uint32_t index = 0; index < count(); ++index) {
     if (in_job(index)) {

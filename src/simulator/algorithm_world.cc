@@ -83,6 +83,9 @@ void AlgorithmWorld::list_steps(std::vector<Step>& steps) {
         steps.push_back({Step::Kind::suspect, rank});
       }
     }
+    if (may_give_up(member)) {
+      steps.push_back({Step::Kind::give_up, rank});
+    }
   }
   if (scenario.coordinated) {
     list_view_steps(steps);
@@ -119,6 +122,10 @@ void AlgorithmWorld::apply(const Step& step, std::string* line) {
     case Step::Kind::fence:
       member.alive = false;
       break;
+    case Step::Kind::give_up:
+      ++give_ups_;
+      member.machine.fail_all(Fault::timeout, Rank{step.member});
+      break;
     case Step::Kind::propose:
       propose();
       break;
@@ -144,8 +151,24 @@ void AlgorithmWorld::apply(const Step& step, std::string* line) {
 }
 
 bool AlgorithmWorld::is_cut(const AlgorithmScenario& scenario, const Action& action) {
-  return action.kind == Action::Kind::copy_block ||
-         (action.kind == Action::Kind::reduce_block && scenario.cut_reducing);
+  switch (action.kind) {
+    case Action::Kind::copy_block:
+      return true;
+    case Action::Kind::reduce_block:
+      return scenario.cut_reducing;
+    case Action::Kind::take_block:
+    case Action::Kind::take_reduced:
+      return scenario.cut_taking;
+    default:
+      return false;
+  }
+}
+
+// An op of its own has timed out, while a word of another would have come.
+bool AlgorithmWorld::may_give_up(const Member& member) const {
+  const algorithm::GroupMachine& machine = member.machine;
+  return give_ups_ < setting_->scenario.give_ups && machine.completed() < machine.entered() && !machine.failure() &&
+         member.pending.kind == Action::Kind::none;
 }
 
 void AlgorithmWorld::act(std::uint32_t index, std::string* line) {
@@ -163,7 +186,8 @@ void AlgorithmWorld::act(std::uint32_t index, std::string* line) {
     perform(index, action, second);
   } else {
     perform(index, action, false);
-    if (action.kind == Action::Kind::reduce_block) {
+    if (action.kind == Action::Kind::reduce_block || action.kind == Action::Kind::take_block ||
+        action.kind == Action::Kind::take_reduced) {
       perform(index, action, true);
     }
   }
@@ -181,17 +205,10 @@ void AlgorithmWorld::perform(std::uint32_t index, const Action& action, bool sec
   switch (action.kind) {
     case Action::Kind::none:
       break;
-    case Action::Kind::reduce_block: {
+    case Action::Kind::reduce_block:
       check_writer(index, sequence, action.block);
-      Value sum = zero_value;
-      for (std::uint32_t source = 0; source < count(); ++source) {
-        if (member.machine.contributes(Rank{source}, sequence)) {
-          sum = reduce_one(sum, read_input(member, Rank{source}, sequence, 2 * action.block + half));
-        }
-      }
-      memory_.scratch(self, half) = sum;
+      memory_.scratch(self, half) = reduce_inputs(index, sequence, 0, 2 * action.block + half);
       break;
-    }
     case Action::Kind::publish_block:
       memory_.block_word(self, sequence, action.block) = action.word.pack();
       if (action.word.state == algorithm::BlockState::distributed) {
@@ -200,18 +217,17 @@ void AlgorithmWorld::perform(std::uint32_t index, const Action& action, bool sec
       break;
     case Action::Kind::copy_block: {
       check_writer(index, sequence, action.block);
-      const algorithm::EntryPlan& plan = setting_->plans[sequence];
-      Value value = zero_value;
-      if (action.from_scratch) {
-        const bool held = (unmapped_for(member) >> action.source.value() & 1) == 0;
-        value = held ? memory_.scratch(action.source, half) : 0;
-      } else if (!action.zeros) {
-        value = read_input(member, action.source, sequence, 2 * input_block(plan, action.block) + half);
-      }
-      check_copy(index, action, half, value);
-      memory_.output(action.destination, sequence, 2 * output_block(plan, action.block) + half) = value;
+      const bool held = (unmapped_for(member) >> action.source.value() & 1) == 0;
+      const Value value = held ? memory_.scratch(action.source, half) : 0;
+      const std::uint32_t cell = 2 * action.block + half;
+      check_write(index, action.destination.value(), sequence, 0, cell, value);
+      memory_.output(action.destination, sequence, 0, cell) = value;
       break;
     }
+    case Action::Kind::take_block:
+    case Action::Kind::take_reduced:
+      take(index, action, half);
+      break;
     case Action::Kind::combine_inline:
       check_inline(index, sequence);
       break;
@@ -222,13 +238,46 @@ void AlgorithmWorld::perform(std::uint32_t index, const Action& action, bool sec
       }
       break;
     }
-    case Action::Kind::complete:
+    case Action::Kind::complete: {
       check_completion(index, action);
+      // The memory is the caller's again. What peers see of that of an op that failed with its group stays as it is:
+      // some of them may be at it still.
+      const bool everywhere = !member.machine.failure() || action.outcome == Fault::mismatch;
+      if (everywhere || !setting_->scenario.surrounding.given_up_memory_stays) {
+        memory_.reuse(self, sequence);
+      }
       break;
+    }
     case Action::Kind::publish_completed:
       memory_.completed(self) = sequence + 1;
       break;
   }
+}
+
+Value AlgorithmWorld::reduce_inputs(std::uint32_t index, std::uint64_t sequence, std::uint32_t unit,
+                                    std::uint32_t cell) {
+  Value sum = zero_value;
+  for (std::uint32_t source = 0; source < count(); ++source) {
+    if (members_[index].machine.contributes(Rank{source}, sequence)) {
+      sum = reduce_one(sum, read_input(index, Rank{source}, sequence, unit, cell));
+    }
+  }
+  return sum;
+}
+
+void AlgorithmWorld::take(std::uint32_t index, const Action& action, std::uint32_t half) {
+  const std::uint64_t step = algorithm::take_step(setting_->plans[action.sequence]);
+  CR_ASSERT(action.bytes == step && action.offset % step == 0 && action.block == index);
+  const auto cell = static_cast<std::uint32_t>(2 * (action.offset / step) + half);
+  check_writer(index, action.sequence, action.block);
+  Value value = zero_value;
+  if (action.kind == Action::Kind::take_reduced) {
+    value = reduce_inputs(index, action.sequence, action.input_unit, cell);
+  } else if (!action.zeros) {
+    value = read_input(index, action.source, action.sequence, action.input_unit, cell);
+  }
+  check_write(index, index, action.sequence, action.output_unit, cell, value);
+  memory_.output(Rank{index}, action.sequence, action.output_unit, cell) = value;
 }
 
 std::uint64_t AlgorithmWorld::blocks_taken_over() const {
@@ -274,7 +323,7 @@ std::uint64_t AlgorithmWorld::hash() const {
     add(member);
   }
   add(crashes_ | std::uint64_t{restarts_} << 16 | std::uint64_t{collecting_} << 32 |
-      std::uint64_t{boundary_passed_} << 33);
+      std::uint64_t{boundary_passed_} << 33 | std::uint64_t{give_ups_} << 40);
   add(view_.n << 16 | view_.term);
   return hash;
 }

@@ -33,6 +33,7 @@ struct Step {
     fence,    // a suspect is killed late (surrounding rule fence_before_propose off)
     crash,    // the member dies
     suspect,  // the member is suspected wrongly
+    give_up,  // the member's ops fail, for it alone
     restart,  // the coordinator forgets its round and starts a fresh one
   };
   Kind kind = Kind::act;
@@ -62,7 +63,7 @@ class AlgorithmWorld {
  private:
   // How far the user has come with his next call.
   enum class Entering : std::uint8_t { idle, first_half, copied, described };
-  enum class Result : std::uint8_t { open, success, lost, incomplete, mismatch };
+  enum class Result : std::uint8_t { open, success, lost, incomplete, mismatch, given_up };
 
   using Generations = std::array<std::uint8_t, AlgorithmScenario::max_members>;
   struct Member {
@@ -112,6 +113,10 @@ class AlgorithmWorld {
   void act(std::uint32_t member, std::string* line);
   void perform(std::uint32_t member, const algorithm::Action& action, bool second_half);
   [[nodiscard]] static bool is_cut(const AlgorithmScenario& scenario, const algorithm::Action& action);
+  [[nodiscard]] bool may_give_up(const Member& member) const;
+  [[nodiscard]] Value reduce_inputs(std::uint32_t member, std::uint64_t sequence, std::uint32_t unit,
+                                    std::uint32_t cell);
+  void take(std::uint32_t member, const algorithm::Action& action, std::uint32_t half);
 
   // algorithm_view_change.cc
   void list_view_steps(std::vector<Step>& steps);
@@ -129,12 +134,16 @@ class AlgorithmWorld {
   // algorithm_oracle.cc
   void fail(const std::string& what);
   [[nodiscard]] std::uint32_t contributor_bits(const Member& member, std::uint64_t sequence) const;
-  [[nodiscard]] Value read_input(const Member& reader, Rank source, std::uint64_t sequence, std::uint32_t cell);
-  // What half `half` of block `block` must hold in its destination, given who contributes.
-  [[nodiscard]] Value expected(const Member& member, std::uint64_t sequence, std::uint32_t block,
-                               std::uint32_t half) const;
+  [[nodiscard]] Value read_input(std::uint32_t reader, Rank source, std::uint64_t sequence, std::uint32_t unit,
+                                 std::uint32_t cell);
+  // What must be at this place of the output of `self`, given who contributes as `knower` knows it. nullopt: it has no
+  // output there. From the meaning of each kind alone, not from the plan.
+  [[nodiscard]] std::optional<Value> expected(const Member& knower, std::uint32_t self, std::uint64_t sequence,
+                                              std::uint32_t unit, std::uint32_t cell) const;
   void check_writer(std::uint32_t member, std::uint64_t sequence, std::uint32_t block);
-  void check_copy(std::uint32_t member, const algorithm::Action& action, std::uint32_t half, Value value);
+  // `member` writes `value` into `target`'s output.
+  void check_write(std::uint32_t member, std::uint32_t target, std::uint64_t sequence, std::uint32_t unit,
+                   std::uint32_t cell, Value value);
   void check_inline(std::uint32_t member, std::uint64_t sequence);
   void check_completion(std::uint32_t member, const algorithm::Action& action);
   void check_outputs(std::uint32_t member, std::uint64_t sequence);
@@ -145,6 +154,7 @@ class AlgorithmWorld {
   std::vector<Member> members_;
   std::uint32_t crashes_ = 0;
   std::uint32_t restarts_ = 0;
+  std::uint32_t give_ups_ = 0;
   bool boundary_passed_ = false;  // before entry rejoin_at
   Generations generation_{};      // newcomers so far in each place
   std::array<ViewNumber, AlgorithmScenario::max_members> joined_in_{};

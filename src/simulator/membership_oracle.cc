@@ -145,15 +145,24 @@ void MembershipOracle::epoch_started(WorkerId worker, GroupKey group, ViewNumber
   }
 }
 
-// Rule 16, first half: an input counts only in entries some survivor had entered.
+// Rule 16, first half: an input counts in the entries that some survivor had entered, and in no other. Survivors enter
+// nothing between their answers and this decision (rule 7).
 void MembershipOracle::check_resolutions(const Install& install) {
   for (const GroupResolution& resolution : install.groups) {
     for (const Departure& departure : resolution.departures) {
       if (bounds_.contains({resolution.group, departure.worker})) continue;
       std::uint64_t largest = 0;
+      std::uint64_t largest_alive = 0;
       for (const auto& [worker, slot] : workers_) {
         if (holds(install.excluded, worker)) continue;
-        largest = std::max(largest, truth_.entered(worker, resolution.group));
+        const std::uint64_t entered = truth_.entered(worker, resolution.group);
+        largest = std::max(largest, entered);
+        if (truth_.can_run(worker)) largest_alive = std::max(largest_alive, entered);
+      }
+      const std::uint64_t shared = std::min(truth_.entered(departure.worker, resolution.group), largest_alive);
+      if (shared > resolution.base && departure.last_op < shared) {
+        violation("rule 16: the input of " + text(departure.worker) + " does not count in " +
+                  text(resolution.group, shared - 1) + ", which a survivor has entered");
       }
       if (departure.last_op > largest) {
         violation("rule 16: the input of " + text(departure.worker) + " counts in " +

@@ -23,15 +23,6 @@ std::string list_of(const std::vector<Departure>& departures) {
   return text;
 }
 
-std::string list_of(const std::vector<FailedRange>& failed) {
-  std::string text;
-  for (const FailedRange& range : failed) {
-    text += ", entries " + std::to_string(range.from) + ".." + std::to_string(range.until - 1) +
-            " fail because of slot " + std::to_string(range.culprit_slot.value());
-  }
-  return text;
-}
-
 std::string number(std::uint64_t value) { return std::to_string(value); }
 
 std::string list_of(const std::vector<WorkerAddress>& workers) {
@@ -122,7 +113,6 @@ std::string describe(const ToWorker& message) {
         text += " epoch " + describe(resolution.epoch) + " from " + number(resolution.base);
       }
       if (!resolution.departures.empty()) text += " worker " + list_of(resolution.departures);
-      text += list_of(resolution.failed);
     }
     return text;
   }

@@ -47,8 +47,10 @@ WorkerModel::WorkerModel(std::uint32_t index, std::uint32_t slot, const Membersh
   }
 }
 
-bool WorkerModel::repairable(std::size_t group, std::uint64_t sequence) {
-  return Random(sequence * 31 + group).below(4) != 0;
+std::optional<std::size_t> WorkerModel::root_of(std::size_t group, std::uint64_t sequence, std::size_t members) {
+  Random random(sequence * 31 + group);
+  if (random.below(4) != 0) return std::nullopt;
+  return static_cast<std::size_t>(random.below(members));
 }
 
 GroupPart* WorkerModel::part_of(std::uint32_t index, std::size_t group) const {
@@ -234,14 +236,12 @@ bool WorkerModel::complete(std::size_t group, GroupPart& part, MembershipOracle&
   const PlannedGroup& planned = scenario_->groups[group];
   const std::uint64_t sequence = part.completed;
   if (sequence == part.entered) return false;
-  if (!repairable(group, sequence)) {
-    for (const FailedRange& range : part.failed) {
-      if (sequence < range.from || sequence >= range.until) continue;
-      oracle.failed(id(), key_of(group), part.epoch, sequence, range.culprit_slot);
-      ++part.completed;
-      ++entries_failed;
-      return true;
-    }
+  const std::optional<std::size_t> root = root_of(group, sequence, planned.members.size());
+  if (root && part.last_op[*root] && *part.last_op[*root] <= sequence) {
+    oracle.failed(id(), key_of(group), part.epoch, sequence, Slot(planned.members[*root]));
+    ++part.completed;
+    ++entries_failed;
+    return true;
   }
   std::vector<Slot> contributors;
   for (std::size_t rank = 0; rank < planned.members.size(); ++rank) {
@@ -292,7 +292,6 @@ GroupStatus WorkerModel::status_of(std::size_t group, const GroupPart& part) con
   status.entered = part.entered;
   status.completed = part.completed;
   status.departures = part.departures;
-  status.failed = part.failed;
   status.epoch = part.epoch;
   status.base = part.base;
   status.alone = part.alone;
@@ -367,7 +366,6 @@ void WorkerModel::install(const Install& install, MembershipOracle& oracle) {
       start_epoch(group, part, resolution, install.members, oracle);
     }
     set_departures(part, scenario_->groups[group], resolution.departures);
-    part.failed = resolution.failed;
     part.view = resolution.view;
     part.frozen = false;
     oracle.departed(id(), key_of(group), part.departures);

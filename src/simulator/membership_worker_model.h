@@ -36,7 +36,6 @@ struct GroupPart {
   std::vector<bool> holds;         // by rank: that member's segment
   std::vector<membership::Departure> departures;
   std::vector<std::optional<std::uint64_t>> last_op;  // by rank: of the departed
-  std::vector<membership::FailedRange> failed;
 };
 
 class WorkerModel {
@@ -96,8 +95,8 @@ class WorkerModel {
   std::uint64_t entries_failed = 0;
 
   static GroupKey key_of(std::size_t group) { return GroupKey(group + 100); }
-  // A quarter of all entries are of a kind that is not repaired.
-  static bool repairable(std::size_t group, std::uint64_t sequence);
+  // A quarter of all entries lean on a member: they fail when it has left before it counted. By rank.
+  static std::optional<std::size_t> root_of(std::size_t group, std::uint64_t sequence, std::size_t members);
 
  private:
   [[nodiscard]] GroupPart* part_of(std::uint32_t index, std::size_t group) const;

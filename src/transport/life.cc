@@ -23,7 +23,7 @@ namespace closeranks::transport {
 namespace {
 
 constexpr std::uint64_t life_magic = 0x3145464c524b4c43;  // "CLKRLFE1"
-constexpr std::uint32_t life_version = 1;
+constexpr std::uint32_t life_version = 2;
 // Value of a life word after an orderly leave. The kernel never writes it: it keeps FUTEX_OWNER_DIED.
 constexpr std::uint32_t departed_value = 0;
 
@@ -54,9 +54,17 @@ struct LifeFront {
 };
 static_assert(sizeof(LifeFront) == 256);
 
-constexpr std::uint64_t life_bytes(std::uint32_t watchers) { return sizeof(LifeFront) + sizeof(LifeLine) * watchers; }
+// The wait board has pages of its own: where nobody is ever blocked for long, they are never touched.
+constexpr std::uint64_t board_offset(std::uint32_t watchers) {
+  constexpr std::uint64_t page = 4096;
+  return (sizeof(LifeFront) + sizeof(LifeLine) * watchers + page - 1) / page * page;
+}
+constexpr std::uint64_t life_bytes(std::uint32_t watchers) { return board_offset(watchers) + sizeof(WaitBoardWords); }
 LifeFront* front_of(const Mapping& mapping) { return reinterpret_cast<LifeFront*>(mapping.data()); }
 LifeLine* lines_of(const Mapping& mapping) { return reinterpret_cast<LifeLine*>(front_of(mapping) + 1); }
+WaitBoardWords* board_of(const Mapping& mapping) {
+  return reinterpret_cast<WaitBoardWords*>(mapping.data() + mapping.bytes() - sizeof(WaitBoardWords));
+}
 
 // The kernel finds a robust word at a fixed distance from its list node. The nodes are private memory with the
 // stride of the shared lines, so that no peer can write into a list that the kernel walks for us.
@@ -84,6 +92,7 @@ struct OwnLife::State {
   std::uint32_t watchers = 0;
   FileDescriptor descriptor;
   Mapping mapping;
+  OwnWaitBoard board;
   std::vector<RobustNode> nodes;
   ::robust_list_head head{};
   std::atomic<std::uint32_t> leave{0};
@@ -163,6 +172,7 @@ Result<std::unique_ptr<OwnLife>> OwnLife::create(const LifeIdentity& identity, s
   }
   state->mapping = std::move(mapping.value());
 
+  state->board = OwnWaitBoard(board_of(state->mapping));
   LifeFront* front = new (state->mapping.data()) LifeFront;
   LifeHeader& header = front->header;
   header.magic = life_magic;
@@ -217,6 +227,8 @@ void OwnLife::depart() {
 
 const FileDescriptor& OwnLife::descriptor() const { return state_->descriptor; }
 Doorbell OwnLife::doorbell() const { return Doorbell(&front_of(state_->mapping)->doorbell); }
+OwnWaitBoard& OwnLife::own_wait_board() const { return state_->board; }
+WaitBoard OwnLife::wait_board() const { return WaitBoard(board_of(state_->mapping)); }
 const LifeIdentity& OwnLife::identity() const { return state_->identity; }
 
 Result<PeerLife> PeerLife::attach(FileDescriptor descriptor, const LifeIdentity& expected, std::uint32_t watcher,
@@ -288,5 +300,7 @@ Doorbell PeerLife::doorbell() const {
   CR_ASSERT(access_ == Access::read_write);
   return Doorbell(&front_of(mapping_)->doorbell);
 }
+
+WaitBoard PeerLife::wait_board() const { return WaitBoard(board_of(mapping_)); }
 
 }  // namespace closeranks::transport

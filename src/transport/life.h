@@ -2,7 +2,7 @@
 // by a sleeping thread of the process (the keeper). When the process dies, by whatever cause, exec included, the
 // kernel marks every word "owner died" and wakes its waiter, before it tears down the process's memory: 0.1 ms when
 // idle, long before a pidfd or a closed socket speaks. A word per watcher, because the kernel wakes one waiter per
-// word. The memfd also holds the process's doorbell (doorbell.h).
+// word. The memfd also holds the process's doorbell (doorbell.h) and its wait board (wait_board.h).
 #pragma once
 
 #include <atomic>
@@ -17,6 +17,7 @@
 #include "transport/doorbell.h"
 #include "transport/futex.h"
 #include "transport/mapping.h"
+#include "transport/wait_board.h"
 
 namespace closeranks::transport {
 
@@ -40,7 +41,8 @@ enum class LifeState : std::uint8_t {
   died,      // killed, crashed, exited or called exec without departing
 };
 
-// This process's own life. Threads: create and destroy on one thread; doorbell() and descriptor() from any.
+// This process's own life. Threads: create and destroy on one thread; doorbell(), wait_board() and descriptor() from
+// any.
 class OwnLife {
  public:
   // Makes the memfd and starts the keeper thread (all signals blocked, sleeps until depart()).
@@ -55,6 +57,9 @@ class OwnLife {
   void depart();
   [[nodiscard]] const FileDescriptor& descriptor() const;  // what peers get
   [[nodiscard]] Doorbell doorbell() const;
+  // Threads: as OwnWaitBoard says.
+  [[nodiscard]] OwnWaitBoard& own_wait_board() const;
+  [[nodiscard]] WaitBoard wait_board() const;
   [[nodiscard]] const LifeIdentity& identity() const;
 
  private:
@@ -76,6 +81,7 @@ class PeerLife {
   [[nodiscard]] FutexWord futex() const;  // to sleep on; `expected` is the value while it is alive
   // Precondition: attached read_write.
   [[nodiscard]] Doorbell doorbell() const;
+  [[nodiscard]] WaitBoard wait_board() const;
   [[nodiscard]] const LifeIdentity& identity() const { return identity_; }
   [[nodiscard]] std::uint32_t pid() const { return pid_; }  // in the peer's own pid namespace
 

@@ -96,7 +96,7 @@ std::uint64_t OutsideView::block_word(std::uint64_t sequence, std::uint32_t bloc
 OutsideView::Descriptor OutsideView::descriptor(std::uint64_t sequence) const {
   const DescriptorSlot& slot = segment_.descriptor_slot(sequence);
   constexpr auto relaxed = std::memory_order_relaxed;
-  return {.sequence = slot.sequence.load(relaxed),
+  return {.sequence = slot.ready.load(std::memory_order_acquire) - 1,
           .signature = slot.signature.load(relaxed),
           .unit_bytes = slot.unit_bytes.load(relaxed),
           .blocks = slot.blocks.load(relaxed),

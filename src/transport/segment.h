@@ -53,6 +53,8 @@ class Segment {
   [[nodiscard]] std::atomic<std::uint64_t>& connected() const { return control().connected.value; }
   [[nodiscard]] std::atomic<std::uint64_t>& entered() const { return control().entered.value; }
   [[nodiscard]] std::atomic<std::uint64_t>& completed() const { return control().completed.value; }
+  // Who calls the ops here (communicator/issuers.h).
+  [[nodiscard]] IssuerLine& issuers() const { return control().issuers; }
   // The word that belongs to `sequence`, in ring slot sequence mod window.
   [[nodiscard]] std::atomic<std::uint64_t>& decision(std::uint64_t sequence) const;
   [[nodiscard]] DescriptorSlot& descriptor_slot(std::uint64_t sequence) const;

@@ -93,9 +93,16 @@ class Fetch : public std::enable_shared_from_this<Fetch> {
 };
 
 std::string Fetch::what() const {
-  return (key_.kind == SegmentKey::Kind::life ? std::string("the life words")
-                                              : "the segment of group " + std::to_string(key_.group)) +
-         " of the worker at @" + endpoint_;
+  const std::string of = " of the worker at @" + endpoint_;
+  switch (key_.kind) {
+    case SegmentKey::Kind::life:
+      return "the life words" + of;
+    case SegmentKey::Kind::arena:
+      return "the shared arena" + of;
+    case SegmentKey::Kind::group:
+      break;
+  }
+  return "the segment of group " + std::to_string(key_.group) + of;
 }
 
 void Fetch::connect() {

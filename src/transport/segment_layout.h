@@ -15,7 +15,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(std::ato
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(std::atomic<std::uint32_t>) == 4);
 
 inline constexpr std::uint64_t segment_magic = 0x31474553524b4c43;  // "CLKRSEG1"
-inline constexpr std::uint32_t segment_version = 2;
+inline constexpr std::uint32_t segment_version = 3;
 inline constexpr std::uint64_t cache_line_bytes = 64;
 // Payload that fits into a descriptor slot (equal to algorithm::inline_bytes; the communicator asserts it).
 inline constexpr std::uint64_t inline_payload_bytes = 2048;
@@ -66,35 +66,57 @@ struct alignas(cache_line_bytes) LineWord {
 };
 static_assert(sizeof(LineWord) == 64);
 
+inline constexpr std::uint32_t issuer_words = 8;
+// Who called the last ops of the group here: thread id << 32 | collectives called so far (their low half), in turn;
+// 0: nobody. Members that wait for this one read it.
+struct alignas(cache_line_bytes) IssuerLine {
+  std::array<std::atomic<std::uint64_t>, issuer_words> words{};
+};
+static_assert(sizeof(IssuerLine) == 64);
+
 struct ControlWords {
   LineWord connected;
   LineWord entered;
   LineWord completed;
-  LineWord reserved;
+  IssuerLine issuers;
 };
 static_assert(sizeof(ControlWords) == 256);
 
+// Where an offset of a descriptor counts from.
+enum class Place : std::uint8_t {
+  none = 0,    // nothing is there: no bytes, or the payload is in the descriptor
+  region = 1,  // the staging region of the member's segment
+  arena = 2,   // the arena of the member's process
+};
+
 // One entry's descriptor. Written before `entered`, read after it; rewritten only when every present member has
 // completed the entry that used the slot. Atomic with relaxed order, because outside readers look at any time.
+//
+// `ready` is stored after `entered`, with release: who sees it needs not look at `entered`. So whoever waits for a
+// small entry waits on the one cache line that has all of it.
 struct alignas(cache_line_bytes) DescriptorSlot {
-  std::atomic<std::uint64_t> sequence{0};
+  std::atomic<std::uint64_t> ready{0};  // sequence + 1
   std::atomic<std::uint64_t> signature{0};
-  std::atomic<std::uint64_t> input_offset{0};   // in the member's region
-  std::atomic<std::uint64_t> output_offset{0};  // in the member's region
-  std::atomic<std::uint64_t> unit_bytes{0};
-  std::atomic<double> weight{0};         // of the member's input in an average; 0: the input is not read
-  std::atomic<std::uint32_t> blocks{0};  // 0: inlined
-  std::atomic<std::uint32_t> block_bytes{0};
-  std::atomic<std::uint16_t> root{0};
-  std::atomic<std::uint16_t> payload_bytes{0};
-  std::atomic<std::uint8_t> kind{0};    // OpKind
-  std::atomic<std::uint8_t> dtype{0};   // DType
+  std::atomic<double> weight{0};       // of the member's input in an average, 0: it is not read; premul_sum: its factor
+  std::atomic<std::uint8_t> kind{0};   // OpKind
+  std::atomic<std::uint8_t> dtype{0};  // DType
   std::atomic<std::uint8_t> reduce{0};  // ReduceOp
   std::atomic<std::uint8_t> policy{0};  // Policy
+  std::atomic<std::uint16_t> root{0};
+  std::atomic<std::uint8_t> input_place{0};   // Place
+  std::atomic<std::uint8_t> output_place{0};  // Place
   std::array<std::byte, inline_payload_bytes> payload{};
+  std::atomic<std::uint64_t> input_offset{0};
+  std::atomic<std::uint64_t> output_offset{0};
+  std::atomic<std::uint64_t> unit_bytes{0};   // of the whole call
+  std::atomic<std::uint64_t> fingerprint{0};  // Call::fingerprint
+  std::atomic<std::uint32_t> blocks{0};       // 0: inlined
+  std::atomic<std::uint32_t> block_bytes{0};
+  std::array<std::uint64_t, 7> reserved{};
 };
-static_assert(sizeof(DescriptorSlot) == 64 + inline_payload_bytes);
-static_assert(offsetof(DescriptorSlot, payload) == 64);
+static_assert(offsetof(DescriptorSlot, payload) == 32);
+static_assert(offsetof(DescriptorSlot, input_offset) == 32 + inline_payload_bytes);
+static_assert(sizeof(DescriptorSlot) == 128 + inline_payload_bytes);
 static_assert(std::atomic<double>::is_always_lock_free && sizeof(std::atomic<double>) == 8);
 
 // Point to point, sender's side, per destination.

@@ -18,12 +18,13 @@ class io_context;
 
 namespace closeranks::transport {
 
-// What is asked for: the life memfd of the process, or its segment of a group.
+// What is asked for: the life memfd of the process, its arena, or its segment of a group.
 struct SegmentKey {
-  enum class Kind : std::uint32_t { life = 1, group = 2 };
+  enum class Kind : std::uint32_t { life = 1, group = 2, arena = 3 };
   Kind kind = Kind::life;
-  std::uint64_t group = 0;  // 0 for life
+  std::uint64_t group = 0;  // 0 for life and arena
   static SegmentKey life() { return {}; }
+  static SegmentKey arena() { return {Kind::arena, 0}; }
   static SegmentKey of(GroupKey key) { return {Kind::group, key.value()}; }
   friend auto operator<=>(const SegmentKey&, const SegmentKey&) = default;
 };
@@ -61,8 +62,8 @@ class SegmentServer {
 using Fetched = std::function<void(Result<FileDescriptor>)>;
 
 // Asks the server at `endpoint` for `key`; `done` is called once, on a thread of `context`, within `deadline` (at most
-// max_segment_wait; not at all when the context is stopped before) with the memfd, not yet looked at (Segment::attach
-// and PeerLife::attach validate it), or
+// max_segment_wait; not at all when the context is stopped before) with the memfd, not yet looked at (Segment::attach,
+// PeerLife::attach and PeerArena::attach validate it), or
 //   Fault::peer_lost  nobody listens there, or the connection ended: the process is gone
 //   Fault::refused    wrong token, another user or another version on either side
 //   Fault::timeout    not published in time

@@ -204,7 +204,6 @@ TEST_F(GroupMachineTest, ANewOwnerCopiesWhatIsFinalAndReducesWhatIsOpen) {
   ASSERT_GE(actions.size(), 2U);
   EXPECT_EQ(actions[0].kind, Kind::copy_block);  // from the dead one's scratch, to itself only
   EXPECT_EQ(actions[0].source, Rank{0});
-  EXPECT_TRUE(actions[0].from_scratch);
   EXPECT_EQ(actions[1].word.state, BlockState::distributed);
   EXPECT_EQ(actions[2].kind, Kind::complete);
   EXPECT_EQ(actions[4].kind, Kind::reduce_block);
@@ -215,42 +214,193 @@ TEST_F(GroupMachineTest, ANewOwnerCopiesWhatIsFinalAndReducesWhatIsOpen) {
   EXPECT_EQ(machine.blocks_taken_over(), 2U);
 }
 
-TEST_F(GroupMachineTest, AVacantSourceGivesZeros) {
-  GroupMachine machine = make(2, 0);
-  machine.install(excluding({{1, 0}}));
-  enter(machine, OpKind::all_gather, min_block_bytes);
-  words_.entered_words[0] = 1;
-  const std::vector<Action> actions = run(machine, 0);
-  std::vector<bool> zeros;
-  for (const Action& action : actions) {
-    if (action.kind == Kind::copy_block) {
-      zeros.push_back(action.zeros);
-    }
-  }
-  EXPECT_EQ(zeros, (std::vector<bool>{false, true}));
+TEST_F(GroupMachineTest, AReduceWritesToItsRootAlone) {
+  GroupMachine machine = make(3, 1);
+  enter(machine, OpKind::reduce, 3 * min_block_bytes, Rank{2});
+  everyone_entered(1);
+  const std::vector<Action> actions = run(machine, 1);
+  EXPECT_EQ(kinds(actions),
+            (std::vector{Kind::reduce_block, Kind::publish_block, Kind::copy_block, Kind::publish_block}));
+  EXPECT_EQ(actions[2].destination, Rank{2});
+  EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{0}, Rank{2}})) << "its input is read until all is reduced";
 }
 
-TEST_F(GroupMachineTest, ABroadcastFromAVacantRootIsLostUnlessTheLowestTakesOver) {
-  GroupMachine machine = make(3, 1);
-  machine.install(excluding({{0, 0}}));
-  enter(machine, OpKind::broadcast, 1 << 16, Rank{0});
-  const std::vector<Action> actions = run(machine, 1);
-  ASSERT_EQ(kinds(actions), (std::vector{Kind::complete, Kind::publish_completed}));
-  EXPECT_EQ(actions[0].outcome, Fault::peer_lost);
-  EXPECT_EQ(actions[0].culprit, Rank{0});
-  EXPECT_FALSE(machine.failure().has_value());
+TEST_F(GroupMachineTest, AReduceWhoseRootDiedAfterItEnteredSucceedsForNobody) {
+  GroupMachine machine = make(2, 0);
+  enter(machine, OpKind::reduce, 2 * min_block_bytes, Rank{1});
+  everyone_entered(1);
+  machine.freeze();
+  machine.install(excluding({{1, 1}}));
+  const std::vector<Action> actions = run(machine, 0);
+  ASSERT_EQ(kinds(actions),
+            (std::vector{Kind::publish_block, Kind::publish_block, Kind::complete, Kind::publish_completed}));
+  EXPECT_EQ(actions[0].word.state, BlockState::distributed) << "nothing is reduced for nobody";
+  EXPECT_EQ(actions[2].outcome, Fault::none);
+}
 
-  GroupMachine lowest = make(3, 1, Policy::repair, true);
+TEST_F(GroupMachineTest, ATakerReadsEachSourceInBoundedRanges) {
+  GroupMachine machine = make(3, 1);
+  const std::uint64_t unit = take_bytes + 64;
+  enter(machine, OpKind::all_gather, unit);
+  EXPECT_TRUE(run(machine, 1).empty()) << "the others have not entered";
+  everyone_entered(1);
+  const std::vector<Action> actions = run(machine, 1);
+  ASSERT_EQ(actions.size(), 7U);
+  for (std::uint32_t k = 0; k < 6; ++k) {
+    const Action& action = actions[k];
+    EXPECT_EQ(action.kind, Kind::take_block);
+    EXPECT_EQ(action.source, Rank{(1 + k / 2) % 3}) << "its own first, then upwards";
+    EXPECT_EQ(action.output_unit, action.source.value());
+    EXPECT_EQ(action.input_unit, 0U);
+    EXPECT_EQ(action.offset, k % 2 == 0 ? 0 : take_bytes);
+    EXPECT_EQ(action.bytes, k % 2 == 0 ? take_bytes : 64);
+    EXPECT_FALSE(action.zeros);
+  }
+  EXPECT_EQ(actions[6].kind, Kind::publish_block);
+  EXPECT_EQ(actions[6].block, 1U);
+  EXPECT_EQ(actions[6].word.state, BlockState::distributed);
+  EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{0}, Rank{2}}));
+  publish(2, 0, 2, BlockState::distributed);
+  EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{0}}));
+  EXPECT_TRUE(run(machine, 1).empty()) << "its input is not the caller's again before rank 0 has read it";
+  publish(0, 0, 0, BlockState::distributed);
+  EXPECT_EQ(kinds(run(machine, 1)), (std::vector{Kind::complete, Kind::publish_completed}));
+}
+
+TEST_F(GroupMachineTest, ATakerOfAReductionReadsItsUnitOfAll) {
+  GroupMachine machine = make(3, 2);
+  enter(machine, OpKind::reduce_scatter, max_block_bytes + 4);
+  everyone_entered(1);
+  const std::vector<Action> actions = run(machine, 2);
+  ASSERT_EQ(kinds(actions), (std::vector{Kind::take_reduced, Kind::take_reduced, Kind::publish_block}));
+  EXPECT_EQ(actions[0].input_unit, 2U);
+  EXPECT_EQ(actions[0].output_unit, 0U);
+  EXPECT_EQ(actions[0].bytes, max_block_bytes);
+  EXPECT_EQ(actions[1].offset, max_block_bytes);
+  EXPECT_EQ(actions[1].bytes, 4U);
+}
+
+TEST_F(GroupMachineTest, RootsTakeNothingOrEverything) {
+  GroupMachine root = make(2, 0);
+  enter(root, OpKind::broadcast, 1 << 20);
+  enter(root, OpKind::gather, 1 << 20);
+  everyone_entered(2);
+  EXPECT_EQ(root.waiting_for(words_), (std::vector{Rank{1}}));
+  const std::vector<Action> gathering = run(root, 0);
+  ASSERT_FALSE(gathering.empty());
+  EXPECT_EQ(gathering[0].sequence, 1U) << "nothing to do in the broadcast";
+  publish(1, 0, 1, BlockState::distributed);
+  EXPECT_EQ(kinds(run(root, 0)),
+            (std::vector{Kind::complete, Kind::publish_completed, Kind::complete, Kind::publish_completed}))
+      << "rank 1 takes nothing of a gather and is not waited for";
+
+  words_ = FakeWords();
+  GroupMachine other = make(2, 1);
+  enter(other, OpKind::scatter, 1 << 18);
+  everyone_entered(1);
+  const std::vector<Action> scattered = run(other, 1);
+  ASSERT_EQ(kinds(scattered), (std::vector{Kind::take_block, Kind::publish_block}));
+  EXPECT_EQ(scattered[0].source, Rank{0});
+  EXPECT_EQ(scattered[0].input_unit, 1U);
+  EXPECT_EQ(scattered[0].output_unit, 0U);
+}
+
+TEST_F(GroupMachineTest, ATakerGoesOnWhereItWasAfterAnInstall) {
+  GroupMachine machine = make(3, 0);
+  enter(machine, OpKind::all_to_all, take_bytes);
+  everyone_entered(1);
+  Action first = machine.next(words_);
+  machine.done(first);
+  EXPECT_EQ(first.source, Rank{0});
+  EXPECT_EQ(first.input_unit, 0U);
+  machine.freeze();
+  EXPECT_EQ(machine.next(words_).kind, Kind::none);
+  machine.install(excluding({{1, 1}, {2, 1}}));  // both had entered: their input counts, their parts do not
+  const std::vector<Action> rest = run(machine, 0);
+  ASSERT_EQ(kinds(rest), (std::vector{Kind::take_block, Kind::take_block, Kind::publish_block, Kind::complete,
+                                      Kind::publish_completed}));
+  EXPECT_EQ(rest[0].source, Rank{1});
+  EXPECT_FALSE(rest[0].zeros);
+  EXPECT_EQ(rest[1].source, Rank{2});
+}
+
+TEST_F(GroupMachineTest, APairWithoutBytesIsTakenAtOnce) {
+  GroupMachine machine = make(2, 0);
+  enter(machine, OpKind::all_to_all, 0);
+  everyone_entered(1);
+  EXPECT_EQ(kinds(run(machine, 0)), (std::vector{Kind::publish_block}));
+}
+
+TEST_F(GroupMachineTest, AVacantSourceGivesZeros) {
+  for (const OpKind kind : {OpKind::all_gather, OpKind::gather, OpKind::all_to_all}) {
+    words_ = FakeWords();
+    GroupMachine machine = make(2, 0);
+    machine.install(excluding({{1, 0}}));
+    enter(machine, kind, min_block_bytes);
+    words_.entered_words[0] = 1;
+    const std::vector<Action> actions = run(machine, 0);
+    ASSERT_GE(actions.size(), 2U);
+    EXPECT_FALSE(actions[0].zeros);
+    EXPECT_TRUE(actions[1].zeros) << name_of(kind);
+    EXPECT_EQ(actions[1].output_unit, 1U);
+    EXPECT_EQ(machine.completed(), 1U) << "nobody waits for what it would have taken";
+  }
+}
+
+TEST_F(GroupMachineTest, ARootedOpWithoutItsRootIsLostForAll) {
+  for (const OpKind kind : {OpKind::broadcast, OpKind::gather, OpKind::scatter, OpKind::reduce}) {
+    for (const std::uint64_t unit : {8U, 1U << 16}) {
+      words_ = FakeWords();
+      GroupMachine machine = make(3, 1);
+      machine.install(excluding({{0, 0}}));
+      enter(machine, kind, unit, Rank{0});
+      const std::vector<Action> actions = run(machine, 1);
+      ASSERT_EQ(kinds(actions), (std::vector{Kind::complete, Kind::publish_completed})) << name_of(kind);
+      EXPECT_EQ(actions[0].outcome, Fault::peer_lost);
+      EXPECT_EQ(actions[0].culprit, Rank{0});
+      EXPECT_FALSE(machine.failure().has_value()) << "the group goes on";
+    }
+  }
+}
+
+TEST_F(GroupMachineTest, TheLowestMemberTakesOverABroadcast) {
+  GroupMachine lowest = make(3, 2, Policy::repair, true);
   lowest.install(excluding({{0, 0}}));
   enter(lowest, OpKind::broadcast, min_block_bytes, Rank{0});
   everyone_entered(1);
   EXPECT_EQ(lowest.effective_root(make_plan(OpKind::broadcast, DType::float32, ReduceOp::sum, Rank{0}, 4096, 3), 0),
             Rank{1});
-  const std::vector<Action> copies = run(lowest, 1);
-  ASSERT_FALSE(copies.empty());
-  EXPECT_EQ(copies[0].kind, Kind::copy_block);
-  EXPECT_EQ(copies[0].source, Rank{1});
-  EXPECT_EQ(copies[0].destination, Rank{2});
+  const std::vector<Action> actions = run(lowest, 2);
+  ASSERT_EQ(kinds(actions),
+            (std::vector{Kind::take_block, Kind::publish_block, Kind::complete, Kind::publish_completed}));
+  EXPECT_EQ(actions[0].source, Rank{1});
+  EXPECT_TRUE(lowest.waiting_for(words_).empty());
+}
+
+TEST_F(GroupMachineTest, OnlyWhoHasOutputCombinesASmallEntry) {
+  for (const OpKind kind : {OpKind::gather, OpKind::reduce}) {
+    for (const std::uint32_t self : {0U, 1U}) {
+      words_ = FakeWords();
+      GroupMachine machine = make(2, self);
+      enter(machine, kind, 8, Rank{1});
+      everyone_entered(1);
+      EXPECT_EQ(run(machine, self)[0].kind == Kind::combine_inline, self == 1) << name_of(kind);
+    }
+  }
+}
+
+// Otherwise: the entry after a mismatched one is done in part, and its callers have their error already.
+TEST_F(GroupMachineTest, NothingMovesBehindAMismatchedSmallEntry) {
+  GroupMachine machine = make(3, 0);
+  enter(machine, OpKind::all_reduce, 1 << 16);
+  enter(machine, OpKind::barrier, 0);
+  enter(machine, OpKind::all_gather, 1 << 16);
+  everyone_entered(3);
+  words_.signatures[{2, 1}] = 99;
+  for (const Action& action : run(machine, 0)) {
+    EXPECT_EQ(action.sequence, 0U);
+  }
+  EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{1}, Rank{2}}));
 }
 
 TEST_F(GroupMachineTest, UnderFailTheFirstSwapDecides) {
@@ -307,23 +457,15 @@ TEST_F(GroupMachineTest, FailAllEndsOpenEntriesAndPublishesNothing) {
   EXPECT_EQ(words_.completed_words[0], 0U);
 }
 
-// A failed range starts at the largest completed entry: what one member gave up on has no outcome yet, a mismatch has.
-TEST_F(GroupMachineTest, AStatusCountsAMismatchAsCompleteAndNotWhatWasGivenUp) {
+// A group whose ops have failed is not idle: nobody joins it.
+TEST_F(GroupMachineTest, AStatusCountsNothingThatFailedAsComplete) {
   GroupMachine timed_out = make(2, 0);
   enter(timed_out, OpKind::gather, 1 << 16);
   timed_out.fail_all(Fault::timeout, Rank{1});
   (void)run(timed_out, 0);
   EXPECT_EQ(timed_out.completed(), 1U);
   EXPECT_EQ(timed_out.freeze().completed, 0U);
-
-  GroupMachine mismatched = make(2, 0);
-  enter(mismatched, OpKind::gather, 1 << 16);
-  enter(mismatched, OpKind::barrier, 0);
-  everyone_entered(2);
-  words_.signatures[{1, 0}] = 99;
-  (void)run(mismatched, 0);
-  EXPECT_EQ(mismatched.completed(), 2U);
-  EXPECT_EQ(mismatched.freeze().completed, 1U);
+  EXPECT_EQ(timed_out.freeze().entered, 1U);
 }
 
 TEST_F(GroupMachineTest, AnEvictedMemberFails) {

@@ -68,7 +68,7 @@ membership::Departure departure(std::uint32_t slot, std::uint64_t last_op) {
 }
 
 membership::GroupResolution resolution(std::vector<membership::Departure> departures) {
-  return {GroupKey{1}, {1, 1}, std::move(departures), {}};
+  return {GroupKey{1}, {1, 1}, std::move(departures)};
 }
 
 // Two views with one exclusion each, or one view with both: the same owners, the same contributors.
@@ -107,32 +107,27 @@ TEST(Roster, IgnoresSlotsOutsideTheGroup) {
   EXPECT_EQ(roster.apply(resolution({departure(1, 3), departure(6, 0)}), {}), (std::vector{Rank{1}}));
 }
 
+// Whoever comes to a rooted op, at whatever time, finds the same: it follows from the departures alone.
 TEST(Roster, KnowsWhichEntriesAreLost) {
   Roster roster({Slot{0}, Slot{1}, Slot{2}});
-  membership::GroupResolution decision = resolution({departure(0, 5)});
-  decision.failed.push_back({2, 4, WorkerId{0}, Slot{0}});
-  (void)roster.apply(decision, {});
+  (void)roster.apply(resolution({departure(0, 5)}), {});
   const auto plan = [](OpKind kind, Rank root) {
     return make_plan(kind, DType::float32, ReduceOp::sum, root, 1 << 16, 3);
   };
   const auto lost = [&](OpKind kind, Rank root, std::uint64_t sequence, bool lowest = false) {
     return roster.lost(plan(kind, root), sequence, lowest);
   };
-  // In the failed range: only kinds that are not repaired.
-  EXPECT_EQ(lost(OpKind::gather, Rank{1}, 2), Rank{0});
-  EXPECT_EQ(lost(OpKind::scatter, Rank{1}, 3), Rank{0});
-  EXPECT_EQ(lost(OpKind::gather, Rank{1}, 4), std::nullopt);
-  EXPECT_EQ(lost(OpKind::all_reduce, Rank{0}, 2), std::nullopt);
-  // The root's departure: from its last op on.
-  EXPECT_EQ(lost(OpKind::broadcast, Rank{0}, 4), std::nullopt);
-  EXPECT_EQ(lost(OpKind::broadcast, Rank{0}, 5), Rank{0});
-  EXPECT_EQ(lost(OpKind::broadcast, Rank{0}, 5, true), std::nullopt);
-  EXPECT_EQ(lost(OpKind::gather, Rank{0}, 9), Rank{0});
-  EXPECT_EQ(lost(OpKind::all_gather, Rank{0}, 9), std::nullopt);
-  roster.forget_failed_below(3);
-  EXPECT_EQ(roster.failed().size(), 1U);
-  roster.forget_failed_below(4);
-  EXPECT_TRUE(roster.failed().empty());
+  for (const OpKind kind : {OpKind::broadcast, OpKind::gather, OpKind::scatter, OpKind::reduce}) {
+    EXPECT_EQ(lost(kind, Rank{0}, 4), std::nullopt) << name_of(kind) << ": it had entered";
+    EXPECT_EQ(lost(kind, Rank{0}, 5), Rank{0}) << name_of(kind);
+    EXPECT_EQ(lost(kind, Rank{1}, 9), std::nullopt) << name_of(kind) << ": its root is there";
+  }
+  EXPECT_EQ(lost(OpKind::broadcast, Rank{0}, 5, true), std::nullopt) << "the lowest member is root";
+  EXPECT_EQ(lost(OpKind::gather, Rank{0}, 5, true), Rank{0}) << "of broadcasts only";
+  for (const OpKind kind :
+       {OpKind::all_reduce, OpKind::all_gather, OpKind::reduce_scatter, OpKind::all_to_all, OpKind::barrier}) {
+    EXPECT_EQ(lost(kind, Rank{0}, 9), std::nullopt) << name_of(kind);
+  }
 }
 
 }  // namespace

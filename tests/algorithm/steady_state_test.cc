@@ -66,11 +66,11 @@ TEST(SteadyState, AllocatesNothing) {
     GroupMachine machine(options);
     EagerPeers words;
     if (policy == Policy::repair) {
-      machine.install({GroupKey{1}, {1, 1}, {{WorkerId{3}, Slot{3}, {1, 1}, 0}}, {}});
+      machine.install({GroupKey{1}, {1, 1}, {{WorkerId{3}, Slot{3}, {1, 1}, 0}}});
     }
     std::vector<EntryPlan> plans;
-    for (const OpKind kind :
-         {OpKind::all_reduce, OpKind::broadcast, OpKind::all_gather, OpKind::reduce_scatter, OpKind::gather}) {
+    for (const OpKind kind : {OpKind::all_reduce, OpKind::reduce, OpKind::broadcast, OpKind::all_gather,
+                              OpKind::reduce_scatter, OpKind::gather, OpKind::scatter, OpKind::all_to_all}) {
       for (const std::uint64_t unit : {8U, 1U << 20}) {
         plans.push_back(make_plan(kind, DType::float32, ReduceOp::sum, Rank{0}, unit, 4));
       }

@@ -32,10 +32,18 @@ AlgorithmScenario scenario_of(std::uint32_t members, std::vector<ScenarioCall> c
 
 bool soak() { return std::getenv("CLOSERANKS_SOAK") != nullptr; }
 
-constexpr OpKind kinds[] = {OpKind::all_reduce,     OpKind::broadcast, OpKind::all_gather,
-                            OpKind::reduce_scatter, OpKind::gather,    OpKind::scatter};
+constexpr OpKind kinds[] = {OpKind::all_reduce, OpKind::reduce,         OpKind::broadcast, OpKind::all_gather,
+                            OpKind::gather,     OpKind::reduce_scatter, OpKind::scatter,   OpKind::all_to_all};
 
-// Rank 0 is the root, or the last rank, so that a root dies first and last.
+// Small enough for a descriptor. Pairs of an all_to_all never are; its table is an all_gather.
+bool has_small(OpKind kind) { return kind != OpKind::all_to_all; }
+
+// Every member moves bytes from every other: many more interleavings.
+bool is_wide(OpKind kind) {
+  return kind == OpKind::all_gather || kind == OpKind::reduce_scatter || kind == OpKind::all_to_all;
+}
+
+// Rank 0 is the root, or rank 1, so that a root dies first and last.
 std::vector<Case> cases_of_each_kind() {
   std::vector<Case> cases;
   for (const OpKind kind : kinds) {
@@ -44,17 +52,16 @@ std::vector<Case> cases_of_each_kind() {
     const ScenarioCall two{kind, 2, Rank{0}};
     const ScenarioCall small{kind, 0, Rank{0}};
     const ScenarioCall other_root{kind, 1, Rank{1}};
-    // Kinds in which every member owns blocks have many more interleavings.
-    const bool wide = kind == OpKind::all_gather || kind == OpKind::reduce_scatter;
+    const bool wide = is_wide(kind);
     cases.push_back({name + "_one_death", scenario_of(3, {two}, 1, 1)});
     cases.push_back({name + "_two_deaths", scenario_of(3, {wide ? one : two}, 2, 1)});
     cases.push_back({name + "_two_in_flight", scenario_of(2, {two, two}, 1, 1)});
     cases.push_back({name + "_three_in_flight", scenario_of(2, {one, two, one}, 1)});
     cases.push_back({name + "_pipelined", scenario_of(3, {one, other_root}, 1)});
-    cases.push_back({name + "_inline_two_deaths", scenario_of(3, {small, small}, 2)});
-    cases.push_back({name + "_inline_before_blocks", scenario_of(3, {small, one}, 1)});
-    if (!wide) {
-      cases.push_back({name + "_four_members", scenario_of(4, {one}, 2)});
+    Case four{name + "_four_members", scenario_of(4, {one}, wide ? 1 : 2)};
+    four.scenario.cut_taking = !wide;
+    if (kind != OpKind::all_gather && kind != OpKind::all_to_all) {
+      cases.push_back(four);
     }
     // One tensor for all calls: its bytes are the next input as soon as the op has returned.
     Case same_tensor{name + "_same_tensor", scenario_of(3, {one, one}, 1)};
@@ -63,54 +70,83 @@ std::vector<Case> cases_of_each_kind() {
     Case cut{name + "_cut_entering", scenario_of(2, {two}, 1)};
     cut.scenario.cut_entering = true;
     cases.push_back(cut);
+    Case gives_up{name + "_gives_up", scenario_of(3, {one, one}, 0)};
+    gives_up.scenario.give_ups = 1;
+    gives_up.scenario.cut_taking = !wide;
+    cases.push_back(gives_up);
     for (const bool coordinated : {false, true}) {
-      const std::string suffix = coordinated ? "_fail_by_view" : "_fail";
-      Case fail{name + suffix, scenario_of(3, wide ? std::vector{one} : std::vector{one, one}, 2)};
+      Case fail{name + (coordinated ? "_fail_by_view" : "_fail"),
+                scenario_of(3, wide ? std::vector{one} : std::vector{one, one}, 2)};
       fail.scenario.policy = Policy::fail;
       fail.scenario.coordinated = coordinated;
+      fail.scenario.cut_taking = false;
       cases.push_back(fail);
-      Case small_fail{name + "_inline" + suffix, scenario_of(3, {small, small, small}, coordinated ? 1 : 2)};
-      small_fail.scenario.policy = Policy::fail;
-      small_fail.scenario.coordinated = coordinated;
-      cases.push_back(small_fail);
     }
     Case odd{name + "_mismatch", scenario_of(3, {one, one}, 1)};
     odd.scenario.odd = OddCall{Rank{2}, wide ? 0U : 1U};
     cases.push_back(odd);
+    if (has_small(kind)) {
+      Case small_odd{name + "_mismatch_inline", scenario_of(3, {small, one}, 1)};
+      small_odd.scenario.odd = OddCall{Rank{2}, 0};
+      cases.push_back(small_odd);
+      cases.push_back({name + "_inline_two_deaths", scenario_of(3, {small, small}, 2)});
+      cases.push_back({name + "_inline_before_blocks", scenario_of(3, {small, one}, 1)});
+      for (const bool coordinated : {false, true}) {
+        Case fail{name + "_inline" + (coordinated ? "_fail_by_view" : "_fail"),
+                  scenario_of(3, {small, small, small}, coordinated ? 1 : 2)};
+        fail.scenario.policy = Policy::fail;
+        fail.scenario.coordinated = coordinated;
+        cases.push_back(fail);
+      }
+    }
     if (soak()) {
-      cases.push_back({name + "_soak_two_entries", scenario_of(3, {one, two}, 2, wide ? 0 : 1)});
-      cases.push_back({name + "_soak_four_members", scenario_of(4, {one}, 2, 1)});
+      cases.push_back({name + "_soak_two_entries", scenario_of(3, {one, two}, wide ? 1 : 2, wide ? 0 : 1)});
+      Case large{name + "_soak_four_members", scenario_of(4, {one}, 2, 1)};
+      large.scenario.cut_taking = false;
+      cases.push_back(large);
       cases.push_back({name + "_soak_three_in_flight", scenario_of(2, {two, two, two}, 1, 1)});
     }
   }
   return cases;
 }
 
+// Kinds in flight together: shared out and taken ones, roots that die between the entries of two survivors.
 std::vector<Case> mixed_cases() {
-  const ScenarioCall reduce{OpKind::all_reduce, 1, Rank{0}};
-  const ScenarioCall gather{OpKind::gather, 1, Rank{0}};
-  const ScenarioCall scatter{OpKind::scatter, 1, Rank{1}};
+  const auto one = [](OpKind kind, std::uint32_t root = 0) { return ScenarioCall{kind, 1, Rank{root}}; };
   const ScenarioCall barrier{OpKind::barrier, 0, Rank{0}};
-  const ScenarioCall broadcast{OpKind::broadcast, 1, Rank{0}};
+  const ScenarioCall table{OpKind::all_gather, 0, Rank{0}};  // of an all_to_all
+  const ScenarioCall reduce = one(OpKind::all_reduce);
   std::vector<Case> cases = {
       {"barrier_two_deaths", scenario_of(3, {barrier, barrier}, 2, 1)},
       {"barrier_then_all_reduce", scenario_of(3, {barrier, reduce}, 1)},
-      {"gather_between_all_reduces", scenario_of(3, {reduce, gather}, 2)},
-      {"gather_then_all_reduce", scenario_of(3, {gather, reduce}, 1, 1)},
-      {"gather_then_scatter", scenario_of(3, {gather, scatter}, 1)},
-      {"broadcast_then_all_reduce", scenario_of(3, {broadcast, reduce}, 2)},
+      {"gather_between_all_reduces", scenario_of(3, {reduce, one(OpKind::gather)}, 2)},
+      {"gather_then_all_reduce", scenario_of(3, {one(OpKind::gather), reduce}, 1, 1)},
+      {"gather_then_scatter", scenario_of(3, {one(OpKind::gather), one(OpKind::scatter, 1)}, 1)},
+      {"broadcast_then_all_reduce", scenario_of(3, {one(OpKind::broadcast), reduce}, 2)},
+      {"all_gather_then_all_reduce", scenario_of(3, {one(OpKind::all_gather), reduce}, 1)},
+      {"all_reduce_then_all_gather", scenario_of(3, {reduce, one(OpKind::all_gather)}, 1)},
+      {"reduce_scatter_then_all_gather", scenario_of(2, {one(OpKind::reduce_scatter), one(OpKind::all_gather)}, 1, 1)},
+      {"reduce_then_broadcast", scenario_of(3, {one(OpKind::reduce), one(OpKind::broadcast)}, 1, 1)},
+      {"broadcast_then_reduce", scenario_of(3, {one(OpKind::broadcast, 1), one(OpKind::reduce, 2)}, 2)},
+      {"scatter_then_reduce", scenario_of(3, {one(OpKind::scatter), one(OpKind::reduce)}, 1)},
+      {"all_to_all_after_its_table", scenario_of(3, {table, one(OpKind::all_to_all)}, 1)},
+      {"all_to_all_of_two_after_its_table", scenario_of(2, {table, {OpKind::all_to_all, 2, Rank{0}}}, 1, 1)},
       {"all_reduce_of_three_blocks", scenario_of(3, {{OpKind::all_reduce, 3, Rank{0}}}, 1, 1)},
+      {"reduce_of_three_blocks", scenario_of(3, {{OpKind::reduce, 3, Rank{1}}}, 1, 1)},
   };
-  Case connecting{"connecting_then_all_reduce", scenario_of(3, {reduce}, 2)};
-  connecting.scenario.connecting = true;
-  cases.push_back(connecting);
-  Case lowest{"broadcast_from_the_lowest", scenario_of(3, {broadcast, broadcast}, 2)};
-  lowest.scenario.lowest_member_is_root = true;
-  cases.push_back(lowest);
-  Case small_lowest{"broadcast_inline_from_the_lowest",
-                    scenario_of(3, {{OpKind::broadcast, 0, Rank{0}}, {OpKind::broadcast, 0, Rank{0}}}, 2)};
-  small_lowest.scenario.lowest_member_is_root = true;
-  cases.push_back(small_lowest);
+  for (const OpKind kind : kinds) {
+    Case connecting{"connecting_then_" + std::string(name_of(kind)),
+                    scenario_of(3, {one(kind)}, is_wide(kind) ? 1 : 2)};
+    connecting.scenario.connecting = true;
+    cases.push_back(connecting);
+  }
+  for (const std::uint32_t parts : {0U, 1U}) {
+    const ScenarioCall broadcast{OpKind::broadcast, parts, Rank{0}};
+    Case lowest{parts == 0 ? "broadcast_inline_from_the_lowest" : "broadcast_from_the_lowest",
+                scenario_of(3, {broadcast, broadcast}, 2)};
+    lowest.scenario.lowest_member_is_root = true;
+    cases.push_back(lowest);
+  }
   return cases;
 }
 
@@ -129,8 +165,18 @@ std::vector<Case> rejoining_cases() {
   add("two_deaths_inline", scenario_of(3, {small, small}, 2, 1), 1);
   add("of_two", scenario_of(2, {one, two, one}, 1, 1), 1);
   add("at_the_start", scenario_of(3, {one}, 2), 0);
-  add("gather", scenario_of(3, {small, {OpKind::gather, 1, Rank{0}}}, 2), 1);
-  add("broadcast", scenario_of(3, {small, {OpKind::broadcast, 1, Rank{0}}}, 2), 1);
+  for (const OpKind kind : kinds) {
+    const std::string name(name_of(kind));
+    const ScenarioCall call{kind, 1, Rank{0}};
+    AlgorithmScenario after = scenario_of(3, {small, call}, is_wide(kind) && !soak() ? 1 : 2);
+    after.cut_taking = !is_wide(kind);
+    add(name, after, 1);
+    // The memory of the dead member is needed before the newcomer has its place, and not after.
+    add(name + "_around", scenario_of(2, {call, call}, 1, 1), 1);
+    if (is_wide(kind)) {
+      add(name + "_two_deaths", scenario_of(2, {small, call}, 2), 1);
+    }
+  }
   AlgorithmScenario fail = scenario_of(3, {small, one}, 2);
   fail.policy = Policy::fail;
   add("fail", fail, 1);
@@ -151,6 +197,13 @@ std::vector<Case> exact_cases() {
   add("one_step", scenario_of(3, {one, one}, 1, 1));
   add("two_steps", scenario_of(3, {small, small, small}, 2, 1));
   add("two_deaths", scenario_of(3, {small, one}, 2));
+  for (const OpKind kind : kinds) {
+    const ScenarioCall call{kind, 1, Rank{0}};
+    add(std::string(name_of(kind)), scenario_of(is_wide(kind) ? 2 : 3, {call, call}, 1, 1));
+    AlgorithmScenario step = scenario_of(3, {small, call}, 1);
+    step.cut_taking = !is_wide(kind);
+    add(std::string(name_of(kind)) + "_in_a_step", step);
+  }
   AlgorithmScenario rejoin = scenario_of(3, {small, small, small}, 2);
   rejoin.rejoin_at = 1;
   add("rejoin", rejoin);

@@ -32,9 +32,10 @@ AlgorithmScenario all_reduce(std::uint32_t members, std::uint32_t blocks, std::u
   return scenario;
 }
 
-AlgorithmScenario gathers(std::uint32_t members, std::uint32_t entries, std::uint32_t crashes) {
+// The last entry of another kind, of one part; root is rank 0.
+AlgorithmScenario with_last(OpKind kind, std::uint32_t members, std::uint32_t entries, std::uint32_t crashes) {
   AlgorithmScenario scenario = all_reduce(members, 1, entries, crashes);
-  scenario.calls.back().kind = OpKind::gather;
+  scenario.calls.back().kind = kind;
   return scenario;
 }
 
@@ -97,11 +98,76 @@ std::vector<RuleCase> rule_cases() {
   add(
       "fence_before_propose", all_reduce(3, 1, 1, 1), [](S s) { s.surrounding.fence_before_propose = false; },
       "two living writers");
-  // Protocol rule 11: a member that enters the failed op later, or learns of it by a later view, waits for ever.
-  add("keep_failed_ranges", gathers(3, 2, 1), [](S s) { s.rules.keep_failed_ranges = false; }, "waits for ever");
+  // Protocol rule 11: a rooted op fails for a member that has installed the first view, and not for one that knows only
+  // a later one.
   add(
-      "keep_failed_ranges_in_later_views", gathers(4, 1, 2), [](S s) { s.resolving.keep_failed_ranges = false; },
+      "departures_kept_for_rooted_ops", with_last(OpKind::gather, 3, 2, 1),
+      [](S s) {
+        s.restarts = 1;
+        s.resolving.decide_once = false;
+      },
       "waits for ever");
+  // A taker that says distributed too early lets its source go on.
+  add(
+      "distributed_after_taking", with_last(OpKind::broadcast, 2, 1, 0),
+      [](S s) { s.rules.distributed_after_taking = false; }, "which it has completed");
+  add(
+      "distributed_after_taking_reduced", with_last(OpKind::reduce_scatter, 2, 1, 0),
+      [](S s) { s.rules.distributed_after_taking = false; }, "which it has completed");
+  // Sources go on when they have taken their own part.
+  for (const OpKind kind : {OpKind::broadcast, OpKind::all_gather, OpKind::gather, OpKind::reduce_scatter,
+                            OpKind::scatter, OpKind::all_to_all}) {
+    add(
+        "wait_for_takers_" + std::string(name_of(kind)), with_last(kind, 2, 1, 0),
+        [](S s) { s.rules.wait_for_takers = false; }, "which it has completed");
+  }
+  // A dead taker's part is nobody's concern.
+  add(
+      "drop_parts_of_the_lost", with_last(OpKind::all_gather, 3, 1, 1),
+      [](S s) { s.rules.drop_parts_of_the_lost = false; }, "waits for ever");
+  // Inputs of the dead are read from their memory.
+  add(
+      "memory_of_the_dead_stays_for_takers", with_last(OpKind::all_to_all, 3, 1, 1),
+      [](S s) {
+        s.surrounding.memory_of_the_dead_stays = false;
+        s.rules.compare_signatures = false;
+      },
+      "unknown bytes");
+  add(
+      "wait_for_contributors_to_take", with_last(OpKind::all_gather, 2, 1, 0),
+      [](S s) {
+        s.rules.wait_for_contributors = false;
+        s.rules.compare_signatures = false;
+      },
+      "instead of");
+  // A member that takes nothing of two entries runs ahead, and its descriptor of the first is gone.
+  AlgorithmScenario ahead = all_reduce(2, 1, 3, 0);
+  ahead.calls = {{OpKind::broadcast, 1, Rank{0}}, {OpKind::broadcast, 1, Rank{0}}, {OpKind::gather, 1, Rank{0}}};
+  add("wait_for_window_of_takers", ahead, [](S s) { s.rules.wait_for_window = false; }, "mismatch where there is none");
+  add(
+      "fence_before_propose_with_takers", with_last(OpKind::all_gather, 3, 1, 1),
+      [](S s) { s.surrounding.fence_before_propose = false; }, "which it has completed");
+  add(
+      "freeze_stops_takers", with_last(OpKind::all_gather, 3, 1, 1), [](S s) { s.rules.freeze_stops = false; },
+      "of its inputs count");
+  add(
+      "decide_by_swap_with_takers", with_last(OpKind::all_gather, 3, 1, 1),
+      [](S s) {
+        s.policy = Policy::fail;
+        s.coordinated = false;
+        s.rules.decide_by_swap = false;
+      },
+      "otherwise than member");
+  // A member whose op has timed out lets its caller write into what others are still reading.
+  for (const OpKind kind : {OpKind::all_gather, OpKind::reduce}) {
+    add(
+        "given_up_memory_stays_" + std::string(name_of(kind)), with_last(kind, 2, 1, 0),
+        [](S s) {
+          s.give_ups = 1;
+          s.surrounding.given_up_memory_stays = false;
+        },
+        "instead of");
+  }
   // Protocol rule 16: the second view counts an input that the first one had left out.
   add("last_op_decided_once", all_reduce(3, 1, 1, 2), [](S s) { s.rules.last_op_decided_once = false; }, "instead of");
   add(

@@ -7,6 +7,7 @@
 
 #include "communicator/kernels.h"
 #include "processes.h"
+#include "tensors.h"
 
 namespace closeranks::communicator_test {
 namespace {
@@ -33,11 +34,6 @@ Call call_of(OpKind kind, DType dtype, std::vector<Buffer> inputs, std::vector<B
   return call;
 }
 
-void run(Communicator& group, Call call) {
-  const std::string what(name_of(call.kind));
-  require(group.issue(std::move(call))->wait(std::chrono::milliseconds{0}), what);
-}
-
 template <class T>
 void check(const std::vector<T>& got, std::uint64_t index, std::int64_t expected, std::string_view what) {
   if (got[index] == static_cast<T>(expected)) return;
@@ -45,96 +41,221 @@ void check(const std::vector<T>& got, std::uint64_t index, std::int64_t expected
       std::to_string(static_cast<double>(got[index])) + ", not " + std::to_string(expected);
 }
 
-// Sizes in elements: nothing, one, odd, inline and not, several blocks, several pieces.
-const std::vector<std::uint64_t> sizes{0, 1, 3, 255, 513, 4099, 70'001, 1'300'003};
-
-template <class T>
-void all_kinds(Communicator& group, std::uint32_t rank, std::uint32_t members, DType dtype) {
-  std::uint64_t round = 0;
-  for (const std::uint64_t count : sizes) {
-    ++round;
-    const Rank root{static_cast<std::uint32_t>(round % members)};
-    {
-      std::vector<T> tensor = input_of<T>(rank, count, round);
-      run(group, call_of(OpKind::all_reduce, dtype, {buffer(tensor)}, {buffer(tensor)}));
-      for (std::uint64_t i = 0; i < count; ++i) {
-        std::int64_t sum = 0;
-        for (std::uint32_t r = 0; r < members; ++r) sum += input_value(r, i, round);
-        check(tensor, i, sum, "all_reduce");
-      }
-    }
-    {
-      std::vector<T> tensor = input_of<T>(rank, count, round);
-      run(group, call_of(OpKind::broadcast, dtype, {buffer(tensor)}, {buffer(tensor)}, root));
-      for (std::uint64_t i = 0; i < count; ++i) {
-        check(tensor, i, input_value(root.value(), i, round), "broadcast");
-      }
-    }
-    {
-      std::vector<T> input = input_of<T>(rank, count, round);
-      std::vector<T> output(count * members, T(77));
-      run(group, call_of(OpKind::all_gather, dtype, {buffer(input)}, {buffer(output)}));
-      for (std::uint32_t r = 0; r < members; ++r) {
-        for (std::uint64_t i = 0; i < count; ++i) {
-          check(output, r * count + i, input_value(r, i, round), "all_gather");
-        }
-      }
-    }
-    {
-      std::vector<T> input = input_of<T>(rank, count * members, round);
-      std::vector<T> output(count, T(77));
-      run(group, call_of(OpKind::reduce_scatter, dtype, {buffer(input)}, {buffer(output)}));
-      for (std::uint64_t i = 0; i < count; ++i) {
-        std::int64_t sum = 0;
-        for (std::uint32_t r = 0; r < members; ++r) sum += input_value(r, rank * count + i, round);
-        check(output, i, sum, "reduce_scatter");
-      }
-    }
-    {
-      std::vector<T> input = input_of<T>(rank, count, round);
-      std::vector<T> output(rank == root.value() ? count * members : 0);
-      run(group, call_of(OpKind::gather, dtype, {buffer(input)},
-                         rank == root.value() ? std::vector{buffer(output)} : std::vector<Buffer>{}, root));
-      for (std::uint64_t i = 0; i < output.size(); ++i) {
-        check(output, i, input_value(static_cast<std::uint32_t>(i / count), i % count, round), "gather");
-      }
-    }
-    {
-      std::vector<T> input = input_of<T>(rank, rank == root.value() ? count * members : 0, round);
-      std::vector<T> output(count, T(77));
-      run(group,
-          call_of(OpKind::scatter, dtype, rank == root.value() ? std::vector{buffer(input)} : std::vector<Buffer>{},
-                  {buffer(output)}, root));
-      for (std::uint64_t i = 0; i < count; ++i) {
-        check(output, i, input_value(root.value(), rank * count + i, round), "scatter");
-      }
-    }
-    run(group, call_of(OpKind::barrier, DType::bytes, {}, {}));
+// Half of the calls by run(), half by issue and wait.
+void run(Communicator& group, Call call) {
+  const std::string what(name_of(call.kind));
+  if (group.next_sequence() % 2 == 0) {
+    require(group.run(call), what);
+  } else {
+    require(group.issue(std::move(call))->wait(std::chrono::milliseconds{0}), what);
   }
 }
 
-class Collectives : public ::testing::TestWithParam<std::uint32_t> {};
+// Sizes in elements: nothing, one, odd, inline and not, several blocks, several pieces.
+const std::vector<std::uint64_t> sizes{0, 1, 3, 255, 513, 4099, 70'001, 1'300'003};
+// Of a unit of kinds whose inputs or outputs are lists.
+constexpr std::uint64_t longest_of_list = 600'011;
 
-TEST_P(Collectives, EveryKindAndSize) {
-  const std::uint32_t members = GetParam();
+// Every kind once, with tensors of one size in one kind of memory.
+template <class T>
+class Round {
+ public:
+  Round(PlainMember& member, std::uint32_t rank, std::uint32_t members, DType dtype, Memory memory, std::uint64_t count,
+        std::uint64_t round)
+      : engine_(*member.engine),
+        group_(*member.group),
+        rank_(rank),
+        members_(members),
+        dtype_(dtype),
+        memory_(memory),
+        count_(count),
+        round_(round),
+        root_(static_cast<std::uint32_t>(round % members)) {}
+
+  void all() {
+    all_reduce();
+    reduce();
+    broadcast();
+    count_ = std::min(count_, longest_of_list);
+    all_gather();
+    reduce_scatter();
+    gather();
+    scatter();
+    all_to_all();
+    run(group_, call_of(OpKind::barrier, DType::bytes, {}, {}));
+  }
+
+ private:
+  Tensor<T> tensor(std::uint64_t count) {
+    ++made_;
+    return Tensor<T>(engine_, is_shared(memory_, rank_, round_ * 100 + made_), count, T(77), round_ % 3);
+  }
+  Tensor<T> input(std::uint64_t count) {
+    Tensor<T> result = tensor(count);
+    for (std::uint64_t i = 0; i < count; ++i) result[i] = static_cast<T>(input_value(rank_, i, round_));
+    return result;
+  }
+  void check(const Tensor<T>& got, std::uint64_t index, std::int64_t expected, std::string_view what) const {
+    if (got[index] == static_cast<T>(expected)) return;
+    throw std::string(what) + " of " + std::to_string(got.size()) + " in " + std::string(name_of(memory_)) +
+        " memory: element " + std::to_string(index) + " is " + std::to_string(static_cast<double>(got[index])) +
+        ", not " + std::to_string(expected);
+  }
+  std::int64_t sum(std::uint64_t index) const {
+    std::int64_t sum = 0;
+    for (std::uint32_t r = 0; r < members_; ++r) sum += input_value(r, index, round_);
+    return sum;
+  }
+  [[nodiscard]] bool at_root() const { return rank_ == root_; }
+
+  void all_reduce() {
+    for (const bool in_place : {true, false}) {
+      Tensor<T> from = input(count_);
+      Tensor<T> apart = tensor(in_place ? 0 : count_);
+      Tensor<T>& to = in_place ? from : apart;
+      run(group_, call_of(OpKind::all_reduce, dtype_, {from.buffer()}, {to.buffer()}));
+      for (std::uint64_t i = 0; i < count_; ++i) check(to, i, sum(i), "all_reduce");
+      for (std::uint64_t i = 0; i < count_ && !in_place; ++i) check(from, i, input_value(rank_, i, round_), "input");
+    }
+  }
+  void reduce() {
+    for (const bool in_place : {true, false}) {
+      Tensor<T> from = input(count_);
+      Tensor<T> apart = tensor(at_root() && !in_place ? count_ : 0);
+      Tensor<T>& to = in_place ? from : apart;
+      run(group_, call_of(OpKind::reduce, dtype_, {from.buffer()},
+                          at_root() ? std::vector{to.buffer()} : std::vector<Buffer>{}, Rank{root_}));
+      for (std::uint64_t i = 0; i < count_ && at_root(); ++i) check(to, i, sum(i), "reduce");
+      for (std::uint64_t i = 0; i < count_ && !at_root(); ++i) check(from, i, input_value(rank_, i, round_), "input");
+    }
+  }
+  void broadcast() {
+    Tensor<T> both = input(count_);
+    run(group_, call_of(OpKind::broadcast, dtype_, {both.buffer()}, {both.buffer()}, Rank{root_}));
+    for (std::uint64_t i = 0; i < count_; ++i) check(both, i, input_value(root_, i, round_), "broadcast");
+  }
+  void all_gather() {
+    for (const bool in_place : {true, false}) {
+      Tensor<T> from = input(in_place ? 0 : count_);
+      Tensor<T> to = tensor(count_ * members_);
+      for (std::uint64_t i = 0; i < count_ && in_place; ++i) {
+        to[rank_ * count_ + i] = static_cast<T>(input_value(rank_, i, round_));
+      }
+      run(group_, call_of(OpKind::all_gather, dtype_, {in_place ? to.part(rank_ * count_, count_) : from.buffer()},
+                          {to.buffer()}));
+      for (std::uint32_t r = 0; r < members_; ++r) {
+        for (std::uint64_t i = 0; i < count_; ++i) {
+          check(to, r * count_ + i, input_value(r, i, round_), "all_gather");
+        }
+      }
+    }
+  }
+  void reduce_scatter() {
+    for (const bool in_place : {true, false}) {
+      Tensor<T> from = input(count_ * members_);
+      Tensor<T> to = tensor(in_place ? 0 : count_);
+      const Buffer place = in_place ? from.part(rank_ * count_, count_) : to.buffer();
+      run(group_, call_of(OpKind::reduce_scatter, dtype_, {from.buffer()}, {place}));
+      for (std::uint64_t i = 0; i < count_; ++i) {
+        check(in_place ? from : to, (in_place ? rank_ * count_ : 0) + i, sum(rank_ * count_ + i), "reduce_scatter");
+      }
+    }
+  }
+  void gather() {
+    Tensor<T> from = input(count_);
+    Tensor<T> to = tensor(at_root() ? count_ * members_ : 0);
+    run(group_, call_of(OpKind::gather, dtype_, {from.buffer()},
+                        at_root() ? std::vector{to.buffer()} : std::vector<Buffer>{}, Rank{root_}));
+    for (std::uint64_t i = 0; i < to.size(); ++i) {
+      check(to, i, input_value(static_cast<std::uint32_t>(i / count_), i % count_, round_), "gather");
+    }
+  }
+  void scatter() {
+    Tensor<T> from = input(at_root() ? count_ * members_ : 0);
+    Tensor<T> to = tensor(count_);
+    run(group_, call_of(OpKind::scatter, dtype_, at_root() ? std::vector{from.buffer()} : std::vector<Buffer>{},
+                        {to.buffer()}, Rank{root_}));
+    for (std::uint64_t i = 0; i < count_; ++i) check(to, i, input_value(root_, rank_ * count_ + i, round_), "scatter");
+  }
+  // From i to j: nothing, a few or many elements.
+  [[nodiscard]] std::uint64_t pair(std::uint32_t from, std::uint32_t to) const {
+    return count_ * ((from * 2 + to + round_) % 4) / 3;
+  }
+  void all_to_all() {
+    std::uint64_t sent = 0;
+    std::uint64_t received = 0;
+    Call call = call_of(OpKind::all_to_all, dtype_, {}, {});
+    for (std::uint32_t r = 0; r < members_; ++r) {
+      call.input_bytes.push_back(pair(rank_, r) * sizeof(T));
+      call.output_bytes.push_back(pair(r, rank_) * sizeof(T));
+      sent += pair(rank_, r);
+      received += pair(r, rank_);
+    }
+    Tensor<T> from = input(sent);
+    Tensor<T> to = tensor(received);
+    call.inputs = {from.buffer()};
+    call.outputs = {to.buffer()};
+    run(group_, std::move(call));
+    std::uint64_t at = 0;
+    for (std::uint32_t r = 0; r < members_; ++r) {
+      std::uint64_t before = 0;  // of this member's part, in r's inputs
+      for (std::uint32_t other = 0; other < rank_; ++other) before += pair(r, other);
+      for (std::uint64_t i = 0; i < pair(r, rank_); ++i, ++at) {
+        check(to, at, input_value(r, before + i, round_), "all_to_all");
+      }
+    }
+    require(at == received, "all_to_all: sizes");
+  }
+
+  Engine& engine_;
+  Communicator& group_;
+  std::uint32_t rank_;
+  std::uint32_t members_;
+  DType dtype_;
+  Memory memory_;
+  std::uint64_t count_;
+  std::uint64_t round_;
+  std::uint32_t root_;
+  std::uint64_t made_ = 0;
+};
+
+class Collectives : public ::testing::TestWithParam<std::uint32_t> {};
+class CollectivesInMemory : public ::testing::TestWithParam<std::tuple<std::uint32_t, Memory>> {};
+
+TEST_P(CollectivesInMemory, EveryKindAndSize) {
+  const auto [members, memory] = GetParam();
   const FileBook files;
-  Processes processes(members, [&](std::uint32_t rank) -> std::string {
+  Processes processes(members, [&, members = members, memory = memory](std::uint32_t rank) -> std::string {
     PlainMember member(rank, members, files.book());
-    all_kinds<float>(*member.group, rank, members, DType::float32);
-    all_kinds<std::int16_t>(*member.group, rank, members, DType::int16);
-    all_kinds<double>(*member.group, rank, members, DType::float64);
+    std::uint64_t round = 0;
+    for (const std::uint64_t count : sizes) {
+      ++round;
+      Round<float>(member, rank, members, DType::float32, memory, count, round).all();
+      Round<std::int16_t>(member, rank, members, DType::int16, memory, count, round).all();
+    }
+    Round<double>(member, rank, members, DType::float64, memory, 30'011, ++round).all();
     return "";
   });
   EXPECT_EQ(processes.join(), "");
 }
+
+INSTANTIATE_TEST_SUITE_P(Members, CollectivesInMemory,
+                         ::testing::Combine(::testing::Values(1u, 2u, 3u, 4u, 5u),
+                                            ::testing::Values(Memory::own, Memory::shared, Memory::mixed)),
+                         [](const auto& chosen) {
+                           return std::to_string(std::get<0>(chosen.param)) + std::string("In") +
+                                  std::string(name_of(std::get<1>(chosen.param)));
+                         });
 
 TEST_P(Collectives, EveryTypeAndReduction) {
   const std::uint32_t members = GetParam();
   const FileBook files;
   Processes processes(members, [&](std::uint32_t rank) -> std::string {
     PlainMember member(rank, members, files.book());
+    std::vector<double> factors;
+    for (std::uint32_t r = 0; r < members; ++r) factors.push_back(1.5 + r);
     for (int type = 0; type < static_cast<int>(DType::bytes); ++type) {
-      for (int op = 0; op <= static_cast<int>(ReduceOp::bxor); ++op) {
+      for (int op = 0; op <= static_cast<int>(ReduceOp::premul_sum); ++op) {
         const auto dtype = static_cast<DType>(type);
         const auto reduce = static_cast<ReduceOp>(op);
         for (const std::size_t count : {5u, 3001u}) {
@@ -149,6 +270,7 @@ TEST_P(Collectives, EveryTypeAndReduction) {
           std::vector<std::uint8_t> result = inputs[rank];
           Call call = call_of(OpKind::all_reduce, dtype, {buffer(result)}, {buffer(result)});
           call.reduce = reduce;
+          call.factor = 1.5 + rank;
           const Status status = member.group->issue(std::move(call))->wait(std::chrono::milliseconds{0});
           const std::string what = std::string(name_of(reduce)) + " of " + std::string(name_of(dtype));
           if (!communicator::check_reduction(dtype, reduce).ok()) {
@@ -159,7 +281,12 @@ TEST_P(Collectives, EveryTypeAndReduction) {
           std::vector<const std::byte*> sources;
           for (const auto& input : inputs) sources.push_back(reinterpret_cast<const std::byte*>(input.data()));
           std::vector<std::uint8_t> expected(result.size());
-          communicator::reduce(dtype, reduce, sources, reinterpret_cast<std::byte*>(expected.data()), expected.size());
+          auto* to = reinterpret_cast<std::byte*>(expected.data());
+          if (reduce == ReduceOp::premul_sum) {
+            communicator::reduce_scaled(dtype, sources, factors, to, expected.size());
+          } else {
+            communicator::reduce(dtype, reduce, sources, to, expected.size());
+          }
           require(result == expected, what + " is wrong");
         }
       }

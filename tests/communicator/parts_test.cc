@@ -72,6 +72,22 @@ TEST(CallShape, WrongCallsSayWhy) {
   call.reduce = ReduceOp::band;
   EXPECT_NE(reason(call).find("band is not defined on float32"), std::string::npos);
   call = all_reduce_of(tensor);
+  call.kind = OpKind::reduce;
+  call.root = Rank{2};
+  EXPECT_EQ(reason(call), "reduce: output has 40 bytes, expected 0 bytes (only the root has output)");
+  call.kind = OpKind::all_to_all;
+  call.input_bytes = {8, 8, 8};
+  EXPECT_EQ(reason(call), "all_to_all: input_bytes has 3 numbers, expected 4 (one for each member)");
+  call.input_bytes = {8, 8, 8, 20};
+  EXPECT_EQ(reason(call), "all_to_all: input has 40 bytes, fewer than input_bytes add up to");
+  call.input_bytes = {8, 8, 8, 16};
+  call.output_bytes = {8, 8, 8, 8};
+  EXPECT_EQ(reason(call), "all_to_all: output has 40 bytes, expected 32 bytes (what its parts add up to)");
+  call.output_bytes = {8, 8, 8, 16};
+  EXPECT_TRUE(shape_of(call, group_of_four).ok());
+  call.input_bytes = {6, 10, 8, 16};
+  EXPECT_EQ(reason(call), "all_to_all: 6 bytes is not a whole number of float32");
+  call = all_reduce_of(tensor);
   call.kind = OpKind::send;
   call.outputs.clear();
   call.root = Rank{1};
@@ -86,7 +102,7 @@ TEST(CallShape, SignaturesTellCallsApart) {
   std::vector<float> longer(11);
   const auto signature = [](const Call& call, std::uint32_t piece = 0, Policy policy = Policy::fail,
                             bool lowest = false) {
-    return signature_of(call, shape_of(call, group_of_four).value(), piece, policy, lowest);
+    return signature_of(call, shape_of(call, group_of_four).value().unit_bytes, piece, policy, lowest);
   };
   const Call call = all_reduce_of(tensor);
   Call other = call;
@@ -104,9 +120,17 @@ TEST(CallShape, SignaturesTellCallsApart) {
   other = call;
   other.kind = OpKind::broadcast;
   EXPECT_NE(signature(call), signature(other));
+  EXPECT_EQ(signature(other), signature([&] {
+              Call same = other;
+              same.reduce = ReduceOp::max;  // means nothing to a broadcast
+              return same;
+            }()));
   Call from_three = other;
   from_three.root = Rank{3};
   EXPECT_NE(signature(other), signature(from_three));
+  Call with_layout = call;
+  with_layout.fingerprint = 7;
+  EXPECT_NE(signature(call), signature(with_layout));
   EXPECT_EQ(signature(other, 0, Policy::fail, true), signature(from_three, 0, Policy::fail, true));
 }
 
@@ -184,6 +208,23 @@ TEST(BufferList, RangesCrossBuffers) {
   EXPECT_FALSE(same_memory(list, {buffer(a)}));
 }
 
+TEST(BufferList, KnowsWhatIsOneStretch) {
+  std::vector<std::uint8_t> memory(100, 7);
+  const auto at = [&](std::size_t from, std::size_t bytes) { return Buffer{memory.data() + from, bytes}; };
+  EXPECT_EQ(contiguous({at(10, 20), at(30, 5), {nullptr, 0}, at(35, 1)})->bytes, 26u);
+  EXPECT_FALSE(contiguous({at(10, 20), at(31, 5)}).has_value());
+  EXPECT_FALSE(contiguous({at(30, 5), at(10, 20)}).has_value()) << "in another order";
+  EXPECT_FALSE(contiguous({}).has_value());
+  EXPECT_TRUE(overlaps(at(10, 20), {at(0, 5), at(29, 1)}));
+  EXPECT_FALSE(overlaps(at(10, 20), {at(0, 10), at(30, 70)}));
+  EXPECT_EQ(range_in({at(0, 10), at(20, 10)}, 12, 8), at(22, 8).data);
+  EXPECT_EQ(range_in({at(0, 10), at(20, 10)}, 8, 4), nullptr) << "over the edge";
+  fill_zeros({at(0, 10), at(20, 10)}, 8, 4);
+  EXPECT_EQ(memory[7], 7);
+  EXPECT_EQ(memory[8] + memory[9] + memory[20] + memory[21], 0);
+  EXPECT_EQ(memory[22], 7);
+}
+
 class NobodyDrives final : public OperationDriver {
  public:
   Status wait_for(Operation&, milliseconds) override { return {Fault::timeout, Move::retry, "nobody drives"}; }
@@ -191,7 +232,9 @@ class NobodyDrives final : public OperationDriver {
 
 std::shared_ptr<Operation> some_operation() {
   const auto now = Operation::Clock::now();
-  return std::make_shared<Operation>(Call{}, CallShape{0, 0, 3}, 7, now, now, std::make_shared<NobodyDrives>());
+  auto operation = std::make_shared<Operation>(std::make_shared<NobodyDrives>());
+  operation->begin(Call{}, CallShape{0, 0, 3}, 7, now, now);
+  return operation;
 }
 
 TEST(Operation, ActionsRunOnceAndBeforeWaitReturns) {
@@ -215,14 +258,17 @@ TEST(Operation, ActionsRunOnceAndBeforeWaitReturns) {
 
 TEST(Operation, PiecesThatDifferAreAUnion) {
   const auto operation = some_operation();
-  operation->add_contributors({Slot{0}, Slot{1}, Slot{2}});
-  operation->pieces_done = 1;
-  operation->add_contributors({Slot{0}, Slot{2}});
-  operation->pieces_done = 2;
-  operation->add_contributors({Slot{0}, Slot{2}, Slot{3}});
+  const auto slots = [](const std::vector<Slot>& all) {
+    return std::make_shared<const Contributors>(Contributors{all, all, true});
+  };
+  operation->add_contributors(slots({Slot{0}, Slot{1}, Slot{2}}));
+  operation->add_contributors(slots({Slot{0}, Slot{1}, Slot{2}}));
+  operation->add_contributors(slots({Slot{0}, Slot{2}}));
+  operation->add_contributors(slots({Slot{0}, Slot{2}, Slot{3}}));
   operation->finish();
   EXPECT_FALSE(operation->contributors().uniform);
   EXPECT_EQ(operation->contributors().slots, (std::vector<Slot>{Slot{0}, Slot{1}, Slot{2}, Slot{3}}));
+  EXPECT_EQ(operation->contributors().slots_in_all, (std::vector<Slot>{Slot{0}, Slot{2}}));
 }
 
 TEST(Operation, TheFirstFailureIsTheOps) {
@@ -240,12 +286,31 @@ TEST(Operation, KeepsTheCallersMemoryUntilItIsSettled) {
   Call call;
   call.keep_alive = memory;
   const auto now = Operation::Clock::now();
-  const auto operation = std::make_shared<Operation>(call, CallShape{}, 0, now, now, std::make_shared<NobodyDrives>());
+  const auto operation = std::make_shared<Operation>(std::make_shared<NobodyDrives>());
+  operation->begin(call, CallShape{}, 0, now, now);
   call.keep_alive.reset();
   operation->finish();
   EXPECT_EQ(watch.use_count(), 2);
   operation->settle();
   EXPECT_EQ(watch.use_count(), 1);
+}
+
+TEST(Operation, IsUsedAgainAsIfItWereNew) {
+  const auto operation = some_operation();
+  operation->add_failure({Fault::timeout, Move::give_up, "of the call before"});
+  operation->finish();
+  operation->settle();
+  const auto now = Operation::Clock::now();
+  operation->begin_copy_of(Call{}, CallShape{8, 8, 1}, 12, now, now);
+  EXPECT_FALSE(operation->done());
+  EXPECT_FALSE(operation->settled());
+  int ran = 0;
+  operation->when_done([&] { ++ran; });
+  operation->finish();
+  operation->settle();
+  EXPECT_EQ(ran, 1);
+  EXPECT_TRUE(operation->status().ok());
+  EXPECT_EQ(operation->sequence(), 12u);
 }
 
 }  // namespace

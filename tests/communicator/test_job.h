@@ -30,6 +30,8 @@ struct JobBoard {
   // Spare i takes slot spare_slots[i] - 1; 0: it waits. `no_spares`: it ends.
   std::array<std::atomic<std::uint32_t>, 8> spare_slots{};
   std::atomic<bool> no_spares{false};
+  // By rank; what each member ended with (random_kills_test.cc).
+  std::array<std::atomic<std::uint64_t>, 8> outcomes{};
   // What a training job tells (join_test.cc).
   std::atomic<std::uint32_t> present{0};
   std::atomic<std::uint64_t> joined{0};

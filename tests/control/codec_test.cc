@@ -177,10 +177,6 @@ class Draw {
 
   WorkerAddress address() { return {worker(), slot(), static_cast<std::uint32_t>(number(INT32_MAX)), text(), text()}; }
   Departure departure() { return {worker(), slot(), view(), sequence()}; }
-  FailedRange failed() {
-    const std::uint64_t from = sequence();
-    return {from, std::max(from, sequence()), worker(), slot()};
-  }
   ExcludedMember excluded() { return {worker(), slot(), view(), text()}; }
   GroupStatus status() {
     GroupStatus out;
@@ -193,7 +189,6 @@ class Draw {
     out.entered = std::max(out.completed, sequence());
     out.departures = list([&] { return departure(); });
     out.observed = list([&] { return ObservedEntry{worker(), sequence()}; });
-    out.failed = list([&] { return failed(); });
     out.chunks = list([&] {
       return ChunkState{sequence(), static_cast<std::uint32_t>(number(chunk_limit)),
                         static_cast<std::uint8_t>(number(2)), number(UINT64_MAX)};
@@ -205,8 +200,7 @@ class Draw {
   }
   Policy policy() { return static_cast<Policy>(number(2)); }
   GroupResolution resolution() {
-    return {GroupKey(number(UINT64_MAX)),   view(), list([&] { return departure(); }),
-            list([&] { return failed(); }), view(), sequence()};
+    return {GroupKey(number(UINT64_MAX)), view(), list([&] { return departure(); }), view(), sequence()};
   }
   Filled filled() { return {slot(), worker()}; }
   GroupIntroduction introduction() {
@@ -423,8 +417,7 @@ TEST(Codec, GroupsThatContradictThemselvesAreRefused) {
   status.completed = 4;
   EXPECT_EQ(encode(Prepared{{1, 1}, WorkerId(1), {status}}).status().fault(), Fault::invalid_argument);
   status.completed = 3;
-  status.failed = {FailedRange{5, 4, WorkerId(0), Slot(0)}};
-  EXPECT_EQ(encode(Prepared{{1, 1}, WorkerId(1), {status}}).status().fault(), Fault::invalid_argument);
+  EXPECT_TRUE(encode(Prepared{{1, 1}, WorkerId(1), {status}}).ok());
 }
 
 TEST(Codec, AFrameOfTheOtherDirectionIsRefused) {
@@ -555,12 +548,10 @@ TEST(Codec, GoldenBytes) {
   status.completed = 1'000;
   status.departures = {{WorkerId(3), Slot(3), {1, 2}, 70'000}};
   status.observed = {{WorkerId(2), 1'001}};
-  status.failed = {{990, 991, WorkerId(3), Slot(3)}};
   status.chunks = {{1'000, 7, 2, 0b1011}};
   status.epoch = {1, 1};
   status.base = 12;
-  const GroupResolution resolution{status.group,  {1, 3}, {{WorkerId(2), Slot(2), {1, 3}, 1'001}},
-                                   status.failed, {1, 1}, 12};
+  const GroupResolution resolution{status.group, {1, 3}, {{WorkerId(2), Slot(2), {1, 3}, 1'001}}, {1, 1}, 12};
   GroupProgress progress;
   progress.group = status.group;
   progress.name = status.name;

@@ -12,7 +12,7 @@ using testing::HasSubstr;
 
 TEST(Frame, HeaderHasTheBytesOfTheWirePage) {
   const HeaderBytes bytes = encode_header(FrameKind::hello, 0x00012345);
-  const unsigned char expected[] = {'C', 'R', 'N', 'K', 2, 0, 16, 0, 0x45, 0x23, 0x01, 0x00};
+  const unsigned char expected[] = {'C', 'R', 'N', 'K', 3, 0, 16, 0, 0x45, 0x23, 0x01, 0x00};
   EXPECT_EQ(0, std::memcmp(bytes.data(), expected, sizeof expected));
 }
 
@@ -34,7 +34,7 @@ TEST(Frame, AnotherVersionIsNamedTogetherWithOurs) {
   ASSERT_FALSE(header.ok());
   EXPECT_EQ(header.status().fault(), Fault::refused);
   EXPECT_THAT(header.status().message(), HasSubstr("worker 3 speaks version 9"));
-  EXPECT_THAT(header.status().message(), HasSubstr("this side version 2"));
+  EXPECT_THAT(header.status().message(), HasSubstr("this side version 3"));
 }
 
 TEST(Frame, StrangeBytesUnknownKindsAndLargeBodiesAreRefused) {

@@ -234,11 +234,11 @@ TEST_F(Link, AnotherVersionIsToldBothVersions) {
   start(listener.address());
   Peer coordinator = listener.accept();
   std::string challenge = challenge_frame(make_nonce());
-  challenge[4] = 3;
+  challenge[4] = protocol_version + 1;
   coordinator.say(challenge);
   const Status why = refusal();
   EXPECT_EQ(why.fault(), Fault::refused);
-  EXPECT_THAT(why.message(), HasSubstr("speaks version 3 of the control protocol, this side version 2"));
+  EXPECT_THAT(why.message(), HasSubstr("speaks version 4 of the control protocol, this side version 3"));
 }
 
 TEST_F(Link, ACoordinatorWithoutTheTokenGetsNoHello) {

@@ -157,7 +157,7 @@ TEST_F(Strangers, AnotherVersionIsToldBothVersions) {
   std::string other = frame(FrameKind::proof, "whatever");
   other[4] = 42;
   stranger.say(other);
-  EXPECT_THAT(stranger.refusal(), HasSubstr("speaks version 42 of the control protocol, this side version 2"));
+  EXPECT_THAT(stranger.refusal(), HasSubstr("speaks version 42 of the control protocol, this side version 3"));
   EXPECT_TRUE(stranger.ended());
 }
 

@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "closeranks/op.h"
+
 namespace closeranks::kernels_test {
 
 // Value of 16-bit floating-point patterns, computed field by field in double.
@@ -46,5 +48,17 @@ inline std::uint16_t nearest_half(float value, int exponent_bits, int mantissa_b
   const bool round_up = up < down || (up == down && (low & 1) != 0);
   return sign | (round_up ? high : low);
 }
+
+struct Half {
+  DType dtype;
+  int exponent_bits;
+  int mantissa_bits;
+  [[nodiscard]] float value(std::uint16_t bits) const {
+    return static_cast<float>(value_of_half(bits, exponent_bits, mantissa_bits));
+  }
+  [[nodiscard]] std::uint16_t nearest(float value) const { return nearest_half(value, exponent_bits, mantissa_bits); }
+};
+inline constexpr Half ieee{DType::float16, 5, 10};
+inline constexpr Half brain{DType::bfloat16, 8, 7};
 
 }  // namespace closeranks::kernels_test

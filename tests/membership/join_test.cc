@@ -205,7 +205,6 @@ TEST(Epoch, BeginsWhereTheSurvivorsAre) {
   EXPECT_EQ(resolution.epoch, round);
   EXPECT_EQ(resolution.base, 9U);
   EXPECT_TRUE(resolution.departures.empty());
-  EXPECT_TRUE(resolution.failed.empty());
 }
 
 TEST(Epoch, KeepsTheDeparturesOfVacantSlots) {
@@ -241,7 +240,6 @@ TEST(Epoch, AnInstallThatOnlyTheDeadHadIsDecidedFromTheBoundary) {
       resolve_group({status(9)}, next, {{WorkerId(2), Slot(1), next, ""}}, {}, {{Slot(2), round}});
   EXPECT_EQ(resolution.epoch, round);
   EXPECT_EQ(resolution.base, 9U);
-  EXPECT_TRUE(resolution.failed.empty());
 }
 
 TEST(Epoch, AGroupOfNewcomersAloneBeginsAtZero) {

@@ -1,4 +1,4 @@
-// The decision for one group: last_op of the departed, failed ranges, and that a decision stands.
+// The decision for one group: last_op of the departed, and that a decision stands.
 #include <gtest/gtest.h>
 
 #include "membership/group_status.h"
@@ -30,7 +30,6 @@ TEST(Resolve, TheInputOfTheDeadCountsWhereItAndASurvivorHadEntered) {
   const GroupResolution resolution = resolve_group({a, b}, view, {excluded(2)});
   ASSERT_EQ(resolution.departures.size(), 1U);
   EXPECT_EQ(resolution.departures[0], (Departure{WorkerId(3), Slot(2), view, 5}));
-  EXPECT_EQ(resolution.failed, (std::vector<FailedRange>{{4, 5, WorkerId(3), Slot(2)}}));
   EXPECT_EQ(resolution.group, GroupKey(7));
   EXPECT_EQ(resolution.view, view);
 }
@@ -40,7 +39,6 @@ TEST(Resolve, AnEntryOnlyTheDeadHadEnteredIsVoid) {
   a.observed = {{WorkerId(3), 9}};
   const GroupResolution resolution = resolve_group({a}, view, {excluded(2)});
   EXPECT_EQ(resolution.departures.at(0).last_op, 4U);
-  EXPECT_TRUE(resolution.failed.empty());
 }
 
 TEST(Resolve, WhatNobodyObservedCountsNowhere) {
@@ -51,14 +49,12 @@ TEST(Resolve, WhatNobodyObservedCountsNowhere) {
 TEST(Resolve, ADecisionStandsWhoeverTellsIt) {
   GroupStatus a = status(9, 6);  // has installed the earlier view
   a.departures = {{WorkerId(3), Slot(2), {1, 2}, 5}};
-  a.failed = {{4, 5, WorkerId(3), Slot(2)}};
   a.observed = {{WorkerId(3), 9}};
   GroupStatus b = status(4, 4);  // has not
   b.observed = {{WorkerId(3), 9}};
   for (const auto& statuses : {std::vector{a, b}, std::vector{b, a}}) {
     const GroupResolution resolution = resolve_group(statuses, {2, 3}, {excluded(2, {1, 2})});
     EXPECT_EQ(resolution.departures, a.departures);
-    EXPECT_EQ(resolution.failed, a.failed);
   }
 }
 
@@ -70,29 +66,18 @@ TEST(Resolve, ANewDepartureJoinsTheOldOnesInOrder) {
   ASSERT_EQ(resolution.departures.size(), 2U);
   EXPECT_EQ(resolution.departures[0].last_op, 5U);
   EXPECT_EQ(resolution.departures[1], (Departure{WorkerId(2), Slot(1), {1, 3}, 8}));
-  EXPECT_EQ(resolution.failed, (std::vector<FailedRange>{{8, 9, WorkerId(2), Slot(1)}}));
 }
 
-TEST(Resolve, FailedRangesNeverOverlapAndKeepTheirCulprit) {
-  GroupStatus a = status(9, 3);
-  a.failed = {{4, 6, WorkerId(4), Slot(3)}};
-  a.departures = {{WorkerId(4), Slot(3), {1, 2}, 4}};
-  const GroupResolution resolution = resolve_group({a}, {1, 3}, {excluded(2, {1, 3})});
-  EXPECT_EQ(resolution.failed,
-            (std::vector<FailedRange>{
-                {3, 4, WorkerId(3), Slot(2)}, {4, 6, WorkerId(4), Slot(3)}, {6, 9, WorkerId(3), Slot(2)}}));
-}
-
-TEST(Resolve, TheLowestSlotOfSeveralIsTheCulprit) {
+TEST(Resolve, DeparturesKeepTheOrderOfExclusion) {
   const GroupResolution resolution = resolve_group({status(2, 1)}, view, {excluded(3), excluded(1)});
-  EXPECT_EQ(resolution.failed.at(0).culprit_slot, Slot(1));
-  EXPECT_EQ(resolution.departures.at(0).slot, Slot(3));  // departures keep the order of exclusion
+  ASSERT_EQ(resolution.departures.size(), 2U);
+  EXPECT_EQ(resolution.departures[0].slot, Slot(3));
+  EXPECT_EQ(resolution.departures[1].slot, Slot(1));
 }
 
 TEST(Resolve, AMemberOfAnotherGroupIsNoneOfItsBusiness) {
   const GroupResolution resolution = resolve_group({status(2, 1)}, view, {excluded(9)});
   EXPECT_TRUE(resolution.departures.empty());
-  EXPECT_TRUE(resolution.failed.empty());
 }
 
 TEST(ResolveDeath, StatusesThatContradictEachOtherStopTheProcess) {

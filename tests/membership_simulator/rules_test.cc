@@ -43,7 +43,6 @@ const Switch switches[] = {
     {"rule7_refuse_lower_numbers", [](MembershipRun& run) { run.rules.refuse_lower_numbers = false; }, ""},
     {"rule8_fence_before_propose", [](MembershipRun& run) { run.rules.fence_before_propose = false; }, "rule 8"},
     {"rule9_only_affected_groups", [](MembershipRun& run) { run.model.freeze_only_affected = false; }, "rule 9"},
-    {"rule11_keep_failed_ranges", [](MembershipRun& run) { run.rules.keep_failed_ranges = false; }, ""},
     {"rule16_decide_once", [](MembershipRun& run) { run.rules.decide_once = false; }, ""},
     {"rule16_bound_by_survivors", [](MembershipRun& run) { run.rules.bound_by_survivors = false; }, "rule 16"},
     {"rule18_newcomer_brings_no_numbers", [](MembershipRun& run) { run.rules.newcomer_brings_no_numbers = false; },

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch._dynamo  # noqa: F401 - the first optimizer imports it, in a second: once here, not in each forked worker
 
+from interpreters import Interpreters
 from jobs import Running
+from worker_pool import Pools
 from worker_processes import Body, Workers, in_group, start
 
 
@@ -33,6 +35,22 @@ def job(tmp_path: Path) -> Iterator[Callable[..., Workers]]:
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+@pytest.fixture(scope="session")
+def pools() -> Iterator[Pools]:
+    """Plain jobs that outlive a test: ``pools.of(world).run(body)``."""
+    all_pools = Pools()
+    yield all_pools
+    all_pools.close()
+
+
+@pytest.fixture(scope="session")
+def interpreters() -> Iterator[Interpreters]:
+    """Whole interpreters that run a script and end: ``interpreters.run(folder, text)``."""
+    started = Interpreters()
+    yield started
+    started.close()
 
 
 @pytest.fixture(autouse=True)

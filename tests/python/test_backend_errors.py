@@ -187,6 +187,20 @@ def test_members_that_call_differently_hear_of_it(job: Job) -> None:
     job(body, 2).values()
 
 
+def test_sizes_of_an_all_to_all_that_do_not_fit(job: Job) -> None:
+    def body(rank: int, _world: int) -> str:
+        # Rank 0 sends 3 to rank 1, which wants 4.
+        sizes = ([2, 1], [2, 3]) if rank == 0 else ([4, 1], [1, 4])
+        with pytest.raises(closeranks.Mismatch) as caught:
+            dist.all_to_all_single(torch.empty(sum(sizes[0])), torch.ones(sum(sizes[1])), *sizes)
+        dist.barrier()  # the group goes on
+        return first_line(caught.value)
+
+    for text in job(body, 2).values():
+        assert "12 bytes" in text
+        assert "16" in text
+
+
 def test_wrong_calls(job: Job) -> None:
     def body(_rank: int, world: int) -> None:
         def refused(kind: type[closeranks.Error], words: str, call: Callable[[], object]) -> None:
@@ -206,10 +220,23 @@ def test_wrong_calls(job: Job) -> None:
         )
         refused(unsupported, "to_dense", lambda: dist.all_reduce(torch.ones(3).to_sparse()))
         refused(
-            unsupported,
-            "multiply the tensor",
-            lambda: dist.all_reduce(torch.ones(3), op=dist._make_nccl_premul_sum(2.0)),
+            invalid,
+            "premul_sum is not defined on bool",
+            lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), op=dist._make_nccl_premul_sum(2.0)),
         )
+        refused(
+            invalid,
+            "one real number",
+            lambda: dist.all_reduce(torch.ones(3), op=dist._make_nccl_premul_sum(torch.ones(1, dtype=torch.complex64))),
+        )
+        refused(invalid, "3 rows, which 2", lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)))
+        refused(
+            invalid, "add up to its 4", lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [1, 1], [2, 2])
+        )
+        refused(
+            invalid, "can be negative", lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [5, -1], [2, 2])
+        )
+        refused(invalid, "a scalar", lambda: dist.all_to_all_single(torch.tensor(1.0), torch.ones(2)))
         refused(invalid, "Float8", lambda: dist.all_reduce(torch.ones(3).to(torch.float8_e4m3fn)))
         refused(invalid, "'sometimes'", lambda: closeranks.set_policy(None, "sometimes"))  # type: ignore[arg-type]
         tensor = torch.ones(2)

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,20 @@ class Workers:
         return [outcome.value for outcome in outcomes]
 
 
-def _worker(body: Body, rank: int, world: int, pipe: Connection, environment: dict[str, str]) -> None:
+def context() -> ForkContext:
+    return multiprocessing.get_context("fork")
+
+
+def as_worker(body: Body, rank: int, world: int, environment: dict[str, str]) -> Any:
+    """Calls body(rank, world) with the environment a launcher gives."""
     os.environ.update(environment)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
+    return body(rank, world)
+
+
+def _worker(body: Body, rank: int, world: int, pipe: Connection, environment: dict[str, str]) -> None:
     try:
-        answer: tuple[Any, BaseException | None, str] = (body(rank, world), None, "")
+        answer: tuple[Any, BaseException | None, str] = (as_worker(body, rank, world, environment), None, "")
     except BaseException as error:
         answer = (None, error, traceback.format_exc())
     try:
@@ -104,12 +114,12 @@ def _worker(body: Body, rank: int, world: int, pipe: Connection, environment: di
 
 def start(body: Body, world: int, environment: dict[str, str] | None = None) -> Workers:
     """Forks `world` processes that run body(rank, world)."""
-    context = multiprocessing.get_context("fork")
+    forks = context()
     processes: list[BaseProcess] = []
     pipes: list[Connection] = []
     for rank in range(world):
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_worker, args=(body, rank, world, theirs, environment or {}))
+        ours, theirs = forks.Pipe(duplex=False)
+        process = forks.Process(target=_worker, args=(body, rank, world, theirs, environment or {}))
         process.start()
         theirs.close()
         processes.append(process)

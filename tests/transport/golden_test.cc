@@ -11,6 +11,7 @@
 #include "transport/life.h"
 #include "transport/segment.h"
 #include "transport/segment_frames.h"
+#include "transport/shared_arena.h"
 
 namespace closeranks::transport {
 namespace {
@@ -50,10 +51,61 @@ TEST(Golden, SegmentHeader) {
   EXPECT_EQ(front_of(segment.value().descriptor(), 256, {48}), golden("segment_header"));
 }
 
+TEST(Golden, Descriptor) {
+  DescriptorSlot slot;
+  slot.ready = 8;
+  slot.signature = 0x1122334455667788;
+  slot.weight = 2.5;
+  slot.kind = 6;
+  slot.dtype = 12;
+  slot.reduce = 8;
+  slot.policy = 1;
+  slot.root = 3;
+  slot.input_place = static_cast<std::uint8_t>(Place::region);
+  slot.output_place = static_cast<std::uint8_t>(Place::arena);
+  for (std::size_t i = 0; i < 16; ++i) slot.payload[i] = static_cast<std::byte>(i);
+  slot.input_offset = 4096;
+  slot.output_offset = 0x200000;
+  slot.unit_bytes = 12345;
+  slot.fingerprint = 0xfeedfacecafebeef;
+  slot.blocks = 48;
+  slot.block_bytes = 32768;
+  EXPECT_EQ(bytes_of(slot), golden("descriptor"));
+}
+
 TEST(Golden, LifeHeader) {
   auto life = OwnLife::create({"job", WorkerId(7), Slot(2)}, watchers_of(4));
   ASSERT_TRUE(life.ok());
   EXPECT_EQ(front_of(life.value()->descriptor(), 128, {36, 44}), golden("life_header"));
+}
+
+TEST(Golden, WaitBoard) {
+  auto life = OwnLife::create({"job", WorkerId(7), Slot(2)}, watchers_of(4));
+  ASSERT_TRUE(life.ok());
+  OwnWaitBoard& board = life.value()->own_wait_board();
+  const WaitKey awaited{WorkerId(3), 9, 7};
+  const auto taken = board.take(4711);
+  WaitRecord record;
+  record.any = true;
+  record.group = {GroupKey(0xfeed), 1};
+  record.awaited = {awaited, {WorkerId(5), 2, 0}};
+  record.call = "barrier #0 of group 'tp'";
+  board.tell(*taken, record);
+  board.declare({{GroupKey(0xfeed), 1},
+                 5,
+                 {{awaited, {GroupKey(0xbeef), 2}}, {{WorkerId(7), 1, 0}, record.group}},
+                 "rank 2 waits for rank 1, which waits for rank 2"});
+  std::string bytes(sizeof(WaitBoardWords), '\0');
+  ASSERT_EQ(::pread(life.value()->descriptor().get(), bytes.data(), bytes.size(), 4096),
+            static_cast<ssize_t>(bytes.size()));
+  EXPECT_EQ(bytes.substr(0, sizeof(WaitRecordWords)), golden("wait_record"));
+  EXPECT_EQ(bytes.substr(wait_records * sizeof(WaitRecordWords), sizeof(WaitVerdictWords)), golden("wait_verdict"));
+}
+
+TEST(Golden, ArenaHeader) {
+  auto arena = OwnArena::create({"job", WorkerId(7), Slot(2)}, 64 * 1024 * 1024);
+  ASSERT_TRUE(arena.ok());
+  EXPECT_EQ(front_of(arena.value()->descriptor(), 128, {44}), golden("arena_header"));
 }
 
 TEST(Golden, Frames) {

@@ -86,6 +86,10 @@ TEST(SegmentServer, HandsOutWhatIsPublished) {
   const auto group = fetch_segment(server->endpoint(), token, SegmentKey::of(GroupKey(5)), 5s);
   ASSERT_TRUE(group.ok()) << group.status().message();
   EXPECT_EQ(size_of_memory(group.value()), 8192u);
+  server->publish(SegmentKey::arena(), memory_with(16384));
+  const auto arena = fetch_segment(server->endpoint(), token, SegmentKey::arena(), 5s);
+  ASSERT_TRUE(arena.ok()) << arena.status().message();
+  EXPECT_EQ(size_of_memory(arena.value()), 16384u);
   server->publish(SegmentKey::life(), memory_with(12288));
   EXPECT_EQ(size_of_memory(fetch_segment(server->endpoint(), token, SegmentKey::life(), 5s).value()), 12288u);
 }

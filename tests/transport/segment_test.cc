@@ -27,7 +27,7 @@ TEST(SegmentLayout, IsWhatTheDocumentSays) {
   EXPECT_EQ(layout.control, 256u);
   EXPECT_EQ(layout.decisions, 512u);
   EXPECT_EQ(layout.descriptors, 640u);
-  EXPECT_EQ(layout.blocks, 640u + 16 * 2112);
+  EXPECT_EQ(layout.blocks, 640u + 16 * 2176);
   EXPECT_EQ(layout.outbound, layout.blocks + 16 * 1024 * 8);
   EXPECT_EQ(layout.outbound_stride, 64u + 32 * 64);
   EXPECT_EQ(layout.inbound, layout.outbound + 4 * layout.outbound_stride);
@@ -90,7 +90,7 @@ TEST(Segment, BothSidesSeeTheSameWordsAndBytes) {
   EXPECT_EQ(theirs.scratch()[128 * 1024 - 1], std::byte{14});
   EXPECT_EQ(mine.region()[4 * 1024 * 1024 - 1], std::byte{15});
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(mine.region()) % 4096, 0u);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(mine.descriptor_slot(3).payload.data()) % 64, 0u);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(mine.descriptor_slot(3).payload.data()) % 64, 32u);
 }
 
 TEST(Segment, IsSparseUntilTouched) {
@@ -214,7 +214,7 @@ TEST(OutsideView, ShowsWhatTheWorkerDoes) {
     auto own = Segment::create(identity, small_shape());
     Segment& segment = own.value();
     DescriptorSlot& slot = segment.descriptor_slot(20);
-    slot.sequence = 20;
+    slot.ready = 21;
     slot.blocks = 48;
     slot.kind = 1;
     segment.block_word(20, 5) = 77;
