@@ -283,7 +283,7 @@ bool everybody_stops(Communicator& group, Engine& engine, std::uint64_t step, bo
     const Status status = group.run(call);
     if (status.ok()) return word[0] != 0;
     require(status.fault() == Fault::incomplete, "stop: " + status.message());
-    require(engine.at_boundary(step).status(), "boundary");
+    require(engine.at_boundary(step, std::chrono::milliseconds{0}).status(), "boundary");
   }
 }
 
@@ -313,7 +313,7 @@ std::string go_on(std::uint32_t rank, Engine& engine, JobBoard& board, std::uint
   std::uint64_t digest = seed;
   std::uint64_t step = 1;
   for (std::uint64_t number = 0;; number += in_flight) {
-    require(engine.at_boundary(step).status(), "boundary");
+    require(engine.at_boundary(step, std::chrono::milliseconds{0}).status(), "boundary");
     std::vector<Part> parts;
     parts.reserve(in_flight);
     for (std::uint64_t i = 0; i < in_flight; ++i) parts.emplace_back(Plan(number + i, seed, members), engine, rank);
