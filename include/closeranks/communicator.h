@@ -21,7 +21,7 @@ namespace closeranks {
 
 // Memory of the caller. Not owned; must stay valid until the op is done. Anything goes; what lies in the engine's
 // shared memory (Engine::shared_memory()) is read and written in place by the others, without a staging copy, wherever
-// that is safe: one contiguous buffer per side, aligned to its element, no overlap of input and output but for the
+// that is safe: one buffer per side, aligned to its element, no overlap of input and output but for the
 // in-place forms named below. It makes no difference to the result. Elsewhere, results of the kinds that reduce for
 // everybody (all_reduce, reduce) and inputs are staged.
 struct Buffer {
@@ -41,9 +41,9 @@ struct Buffer {
 //   all_to_all      inputs: input_bytes[r] for each rank r, one after the other; outputs: output_bytes[r] from each.
 //                   What i sends to j is what j receives from i, else Fault::mismatch; zeros from a vacant slot
 //   barrier         none
-// In place, as MPI and torch know it: broadcast, all_reduce, reduce: the same memory; all_gather: the input is the
-// output's own unit; reduce_scatter: the output is the input's own unit. Any other overlap is allowed too, and staged.
 //   send            inputs u to `root` (the peer);  recv: outputs u from `root`
+// In place, as MPI and torch know it: broadcast, all_reduce, reduce: the same memory; all_gather: the input is the
+// output's own unit; reduce_scatter: the output is the input's own unit. No other overlap: the result is undefined.
 struct Call {
   OpKind kind = OpKind::barrier;
   DType dtype = DType::bytes;

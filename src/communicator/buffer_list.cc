@@ -38,19 +38,14 @@ bool same_memory(const std::vector<Buffer>& left, const std::vector<Buffer>& rig
                     [](const Buffer& a, const Buffer& b) { return a.data == b.data && a.bytes == b.bytes; });
 }
 
-std::optional<Buffer> contiguous(const std::vector<Buffer>& buffers) {
-  std::optional<Buffer> whole;
+std::optional<Buffer> only_buffer(const std::vector<Buffer>& buffers) {
+  std::optional<Buffer> only;
   for (const Buffer& buffer : buffers) {
     if (buffer.bytes == 0) continue;
-    if (!whole) {
-      whole = buffer;
-    } else if (static_cast<std::byte*>(whole->data) + whole->bytes == buffer.data) {
-      whole->bytes += buffer.bytes;
-    } else {
-      return std::nullopt;
-    }
+    if (only) return std::nullopt;
+    only = buffer;
   }
-  return whole;
+  return only;
 }
 
 bool overlaps(const Buffer& memory, const std::vector<Buffer>& buffers) {
@@ -68,9 +63,10 @@ void copy_from(const std::vector<Buffer>& buffers, std::uint64_t offset, std::by
   });
 }
 
-void copy_to(const std::vector<Buffer>& buffers, std::uint64_t offset, const std::byte* from, std::uint64_t bytes) {
-  for_each_range(buffers, offset, bytes, [&from](std::byte* data, std::uint64_t length) {
-    if (data != from) std::memcpy(data, from, length);
+void copy_to(const std::vector<Buffer>& buffers, std::uint64_t offset, const std::byte* from, std::uint64_t bytes,
+             Reuse reuse) {
+  for_each_range(buffers, offset, bytes, [&from, reuse](std::byte* data, std::uint64_t length) {
+    if (data != from) copy_bytes(data, from, length, reuse);
     from += length;
   });
 }

@@ -15,11 +15,18 @@ Status wrong(const Call& call, const std::string& why) {
 
 std::string bytes_of(std::uint64_t bytes) { return std::to_string(bytes) + " bytes"; }
 
-// `actual` bytes of input or output must be `expected`.
-Status expect(const Call& call, const char* what, std::uint64_t actual, std::uint64_t expected, const char* because) {
-  if (actual == expected) return {};
-  return wrong(
-      call, std::string(what) + " has " + bytes_of(actual) + ", expected " + bytes_of(expected) + " (" + because + ")");
+// Bytes of one side, and what they must be.
+struct Fit {
+  std::uint64_t unit = 0;
+  std::uint64_t actual = 0;
+  std::uint64_t expected = 0;
+  const char* side = "";
+  const char* because = "";
+};
+
+Status misfit(const Call& call, const Fit& fit) {
+  return wrong(call, std::string(fit.side) + " has " + bytes_of(fit.actual) + ", expected " + bytes_of(fit.expected) +
+                         " (" + fit.because + ")");
 }
 
 Status expect_sum(const Call& call, const char* what, std::uint64_t actual, const std::vector<std::uint64_t>& parts,
@@ -38,7 +45,13 @@ Status expect_sum(const Call& call, const char* what, std::uint64_t actual, cons
     }
     left -= part;
   }
-  return expect(call, what, actual, actual - left, "what its parts add up to");
+  return left == 0 ? Status{} : misfit(call, {0, actual, actual - left, what, "what its parts add up to"});
+}
+
+Status check_exchange(const Call& call, const GroupFacts& group) {
+  Status fits = expect_sum(call, "input", total_bytes(call.inputs), call.input_bytes, group.members);
+  if (fits.ok()) fits = expect_sum(call, "output", total_bytes(call.outputs), call.output_bytes, group.members);
+  return fits;
 }
 
 bool null_memory(const std::vector<Buffer>& buffers) {
@@ -46,66 +59,42 @@ bool null_memory(const std::vector<Buffer>& buffers) {
                      [](const Buffer& buffer) { return buffer.data == nullptr && buffer.bytes != 0; });
 }
 
-// The unit, from whichever side of the call has exactly one on this member; and the other side checked against it.
-Result<std::uint64_t> unit_of(const Call& call, const GroupFacts& group) {
+// The unit, from whichever side of the call has exactly one on this member; and what the other side has to be then.
+Fit fit_of(const Call& call, const GroupFacts& group) {
   const std::uint64_t inputs = total_bytes(call.inputs);
   const std::uint64_t outputs = total_bytes(call.outputs);
+  const std::uint64_t members = group.members;
   const bool at_root = call.root == group.self;
-  std::uint64_t unit = 0;
-  Status fits;
   switch (call.kind) {
     case OpKind::barrier:
-      fits = expect(call, "the call", inputs + outputs, 0, "a barrier moves no data");
-      break;
+      return {0, inputs + outputs, 0, "the call", "a barrier moves no data"};
     case OpKind::all_reduce:
-      unit = inputs;
-      fits = expect(call, "output", outputs, unit, "as long as the input");
-      break;
-    case OpKind::broadcast:
-      unit = outputs;
-      if (gives_input(call.kind, call.root, group)) {
-        fits = expect(call, "input", inputs, unit, "as long as the output");
-      }
-      break;
+      return {inputs, outputs, inputs, "output", "as long as the input"};
+    case OpKind::broadcast: {
+      const bool gives = gives_input(call.kind, call.root, group);
+      return {outputs, gives ? inputs : outputs, outputs, "input", "as long as the output"};
+    }
     case OpKind::all_gather:
-      unit = inputs;
-      fits = expect(call, "output", outputs, unit * group.members, "one input of each member");
-      break;
+      return {inputs, outputs, inputs * members, "output", "one input of each member"};
     case OpKind::reduce_scatter:
-      unit = outputs;
-      fits = expect(call, "input", inputs, unit * group.members, "one output of each member");
-      break;
+      return {outputs, inputs, outputs * members, "input", "one output of each member"};
     case OpKind::gather:
-      unit = inputs;
-      fits = expect(call, "output", outputs, at_root ? unit * group.members : 0,
-                    at_root ? "one input of each member" : "only the root has output");
-      break;
+      if (at_root) return {inputs, outputs, inputs * members, "output", "one input of each member"};
+      return {inputs, outputs, 0, "output", "only the root has output"};
     case OpKind::scatter:
-      unit = outputs;
-      fits = expect(call, "input", inputs, at_root ? unit * group.members : 0,
-                    at_root ? "one output of each member" : "only the root has input");
-      break;
+      if (at_root) return {outputs, inputs, outputs * members, "input", "one output of each member"};
+      return {outputs, inputs, 0, "input", "only the root has input"};
     case OpKind::reduce:
-      unit = inputs;
-      fits = expect(call, "output", outputs, at_root ? unit : 0,
-                    at_root ? "as long as the input" : "only the root has output");
-      break;
-    case OpKind::all_to_all:
-      unit = inputs;
-      fits = expect_sum(call, "input", inputs, call.input_bytes, group.members);
-      if (fits.ok()) fits = expect_sum(call, "output", outputs, call.output_bytes, group.members);
-      break;
+      if (at_root) return {inputs, outputs, inputs, "output", "as long as the input"};
+      return {inputs, outputs, 0, "output", "only the root has output"};
+    case OpKind::all_to_all:  // check_exchange()
+      return {inputs, 0, 0, "", ""};
     case OpKind::send:
-      unit = inputs;
-      fits = expect(call, "output", outputs, 0, "a send has none");
-      break;
+      return {inputs, outputs, 0, "output", "a send has none"};
     case OpKind::recv:
-      unit = outputs;
-      fits = expect(call, "input", inputs, 0, "a recv has none");
-      break;
+      return {outputs, inputs, 0, "input", "a recv has none"};
   }
-  if (!fits.ok()) return fits;
-  return unit;
+  return {};
 }
 
 // Mixes `value` into `hash`: FNV-1a's step over 64-bit words, with the upper bits folded back in. Not for adversaries;
@@ -166,13 +155,17 @@ Result<CallShape> shape_of(const Call& call, const GroupFacts& group) {
     const Status meaningful = check_reduction(call.dtype, call.reduce);
     if (!meaningful.ok()) return wrong(call, meaningful.message());
   }
-  const Result<std::uint64_t> unit = unit_of(call, group);
-  if (!unit.ok()) return unit.status();
-  if (unit.value() % size_of(call.dtype) != 0) {
-    return wrong(call, bytes_of(unit.value()) + " is not a whole number of " + std::string(name_of(call.dtype)));
+  const Fit fit = fit_of(call, group);
+  if (fit.actual != fit.expected) return misfit(call, fit);
+  if (call.kind == OpKind::all_to_all) {
+    Status sizes = check_exchange(call, group);
+    if (!sizes.ok()) return sizes;
   }
-  if (point_to_point || call.kind == OpKind::all_to_all) return CallShape{unit.value(), unit.value(), 1};
-  return cut(call.kind, call.dtype, unit.value(), group);
+  if (fit.unit % size_of(call.dtype) != 0) {
+    return wrong(call, bytes_of(fit.unit) + " is not a whole number of " + std::string(name_of(call.dtype)));
+  }
+  if (point_to_point || call.kind == OpKind::all_to_all) return CallShape{fit.unit, fit.unit, 1};
+  return cut(call.kind, call.dtype, fit.unit, group);
 }
 
 CallShape cut(OpKind kind, DType dtype, std::uint64_t unit_bytes, const GroupFacts& group) {

@@ -1,6 +1,8 @@
 // Start, groups, stop.
 #include "communicator/engine_core.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <set>
@@ -23,6 +25,15 @@ constexpr std::chrono::milliseconds goodbye_grace{500};
 bool arenas_wanted() {
   const char* text = std::getenv("CLOSERANKS_SHARED_ARENAS");
   return text == nullptr || std::string_view(text) != "0";
+}
+
+// Looks before the first yield: where processes share cores, at once.
+std::uint32_t spins_for(std::uint32_t processes) {
+  constexpr std::uint32_t on_own_core = 50;
+  constexpr std::uint32_t on_shared_core = 2;
+  cpu_set_t cores;
+  const bool known = ::sched_getaffinity(0, sizeof(cores), &cores) == 0;
+  return known && static_cast<std::uint32_t>(CPU_COUNT(&cores)) >= processes ? on_own_core : on_shared_core;
 }
 
 Status wrong_group(const GroupOptions& options, const std::string& why) {
@@ -58,6 +69,8 @@ Status EngineCore::start_parts() {
                                          transport::watchers_of(options_.slots));
   if (!life.ok()) return life.status();
   life_ = std::move(life.value());
+  lock_.rings([this] { life_->doorbell().ring(); });
+  spins_ = spins_for(options_.slots);
   auto server = transport::SegmentServer::start(control_->context(), token_);
   if (!server.ok()) return server.status();
   server_ = std::move(server.value());

@@ -32,6 +32,7 @@
 #include "communicator/fork_guard.h"
 #include "communicator/group.h"
 #include "communicator/group_host.h"
+#include "communicator/patience.h"
 #include "communicator/peer.h"
 #include "control/control_thread.h"
 #include "control/worker_link.h"
@@ -80,7 +81,8 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
 
   // ---- engine_drive.cc, any thread ------------------------------------------------------------------------------
   std::shared_ptr<Operation> issue(Group& group, Call call, std::shared_ptr<OperationDriver> driver);
-  Status wait_for(Group& group, Operation& operation, std::chrono::milliseconds timeout);
+  // `patient`: it looks and yields for a while before it sleeps.
+  Status wait_for(Group& group, Operation& operation, std::chrono::milliseconds timeout, bool patient = true);
   // Communicator::run.
   Status run(Group& group, const Call& call);
   // Runs `change` under the drive lock, then wakes whoever has to look at what it did. Settles ops unless called on the
@@ -113,7 +115,8 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   [[nodiscard]] WorkerId worker_of(Slot slot) const;
 
   // engine_drive.cc
-  void drive(const Operation* target);
+  bool drive(const Operation* target);
+  bool drive_until(Operation& operation, Patience patience);
   bool drive_groups(const Operation* target);
   void settle(const std::vector<std::shared_ptr<Operation>>& operations);
   void changed();
@@ -181,6 +184,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
 
   const EngineOptions options_;
   const ForkGuard fork_guard_;
+  std::uint32_t spins_ = 0;                     // before the first yield
   std::shared_ptr<transport::OwnArena> arena_;  // set by start_parts(), then never changed
   std::string token_;
 

@@ -12,8 +12,10 @@ namespace {
 
 // Deadlines of ops and of orphans are looked at this often at least.
 constexpr std::chrono::milliseconds longest_look{500};
-// Looks at an op before its waiter reads a clock.
-constexpr std::uint32_t first_looks = 50;
+// A caller gives its core away again and again for this long before it sleeps: at the start, and when it was woken and
+// found something to do.
+constexpr std::chrono::microseconds first_yields{1000};
+constexpr std::chrono::microseconds later_yields{200};
 // A member without an address is asked for after this long.
 constexpr std::chrono::seconds absence_patience{1};
 
@@ -61,90 +63,121 @@ std::shared_ptr<Operation> EngineCore::issue(Group& group, Call call, std::share
 
 Status EngineCore::run(Group& group, const Call& call) {
   Group::Run run;
-  std::vector<std::shared_ptr<Operation>> ended;
+  bool patient = true;
   {
     const std::lock_guard lock(lock_);
-    run = group.run(call, first_looks, lock_);
-    if (!run.done) {
-      open_ops_.fetch_add(1, std::memory_order_relaxed);
-      group.step();
-      ended.swap(finished_);
-    }
+    // The lock is kept while it waits for the others, unless there is something else to drive.
+    const bool only_one = open_ops_.load(std::memory_order_relaxed) == 0;
+    Patience patience(spins_, only_one ? first_yields : std::chrono::microseconds{0});
+    run = group.run(call, patience, lock_);
     group.flush();
     if (run.done) return {};
+    patient = !run.waited || !only_one;
+    open_ops_.fetch_add(1, std::memory_order_relaxed);
   }
-  settle(ended);
+  // Perhaps everybody else had entered already: then no bell of theirs will come for this op.
   life_->doorbell().ring();
-  Status status = wait_for(group, *run.operation, std::chrono::milliseconds{0});
+  Status status = wait_for(group, *run.operation, std::chrono::milliseconds{0}, patient);
   const std::lock_guard lock(lock_);
   group.give_back(std::move(run.operation));
   return status;
 }
 
-Status EngineCore::wait_for(Group& group, Operation& operation, std::chrono::milliseconds timeout) {
+Status EngineCore::wait_for(Group& group, Operation& operation, std::chrono::milliseconds timeout, bool patient) {
   if (fork_guard_.in_child()) return ForkGuard::status();
   const Clock::time_point limit = timeout.count() > 0 ? Clock::now() + timeout : Clock::time_point::max();
   const DriverPresence presence(*this);
-  const auto poll = [&] {
-    if (operation.settled()) return true;
-    drive(&operation);
-    return operation.settled();
-  };
   // A short op is done within these: nothing else is set up for it.
-  for (std::uint32_t i = 0; i < first_looks; ++i) {
-    if (poll()) return operation.status();
+  if (drive_until(operation, {spins_, patient ? first_yields : std::chrono::microseconds{0}})) {
+    return operation.status();
   }
+  const auto poll = [&] { return operation.settled() || drive(&operation) || operation.settled(); };
   std::vector<const transport::PeerLife*> lives;
   const auto watch = [&]() -> std::span<const transport::PeerLife* const> {
     lives = watched();
     return lives;
   };
-  transport::Waiter waiter(life_->doorbell());
+  transport::Waiter waiter(life_->doorbell(), transport::sleep_at_once);
   BlockedWait blocked(*this, group, operation, limit >= operation.deadline());
-  for (;;) {
+  while (!operation.settled()) {
     const Clock::time_point now = Clock::now();
     if (now >= limit) {
       const std::lock_guard lock(lock_);
-      if (operation.done()) break;
-      return group.timed_out(operation, now);
+      if (!operation.done()) return group.timed_out(operation, now);
     }
     const transport::Wake wake = waiter.wait(poll, watch, std::min({limit, next_look(now), blocked.next_look()}));
-    if (wake == transport::Wake::ready) break;
-    attend();
-    blocked.look();
-  }
-  // Done under the lock a moment ago, perhaps settled by another thread right now.
-  while (!operation.settled()) {
-    drive(&operation);
-    std::this_thread::yield();
+    if (wake == transport::Wake::ready) {
+      // What it was woken for may be the first of many steps.
+      drive_until(operation, {spins_, later_yields});
+    } else {
+      attend();
+      blocked.look();
+    }
   }
   return operation.status();
 }
 
-// One pass over all groups, unless somebody else drives or wants the lock.
-void EngineCore::drive(const Operation* target) {
-  if (!lock_.try_lock()) return;
+// Drives, and looks for more to do, until `operation` is settled or `patience` is at its end. True: it is settled. The
+// lock is kept from look to look, until somebody wants it or an op is done.
+bool EngineCore::drive_until(Operation& operation, Patience patience) {
   std::vector<std::shared_ptr<Operation>> ended;
+  for (bool patient = true; patient;) {
+    if (operation.settled()) return true;
+    if (!lock_.try_lock()) {
+      // Another caller drives for all, or somebody changes something.
+      patient = patience.pause();
+      continue;
+    }
+    {
+      const std::lock_guard lock(lock_, std::adopt_lock);
+      while (finished_.empty() && !operation.done() && !lock_.wanted()) {
+        if (drive_groups(&operation)) {
+          patience.renew();
+        } else if (!(patient = patience.pause())) {
+          break;
+        }
+      }
+      ended.swap(finished_);
+    }
+    settle(ended);
+    ended.clear();
+  }
+  return operation.settled();
+}
+
+// Does what there is to do, unless somebody else drives or wants the lock. True: something was done.
+bool EngineCore::drive(const Operation* target) {
+  if (!lock_.try_lock()) return false;
+  std::vector<std::shared_ptr<Operation>> ended;
+  bool progress = false;
   {
     const std::lock_guard lock(lock_, std::adopt_lock);
-    while (drive_groups(target)) {
-    }
-    for (const auto& group : groups_) group->flush();
+    progress = drive_groups(target);
     ended.swap(finished_);
   }
   settle(ended);
+  return progress || !ended.empty();
 }
 
-// True when there may be more to do at once.
+// Steps all groups until none has anything to do, somebody wants the lock, or `target` is done. True: there was
+// something.
 bool EngineCore::drive_groups(const Operation* target) {
   bool progress = false;
-  for (const auto& group : groups_) {
-    if (!group->open()) continue;
-    while (group->step()) {
-      progress = true;
-      if (lock_.wanted() || (target != nullptr && target->done())) return false;
+  for (bool again = true; again;) {
+    again = false;
+    for (const auto& group : groups_) {
+      while (group->open() && group->step()) {
+        again = progress = true;
+        const bool wanted = lock_.wanted();
+        if (!wanted && (target == nullptr || !target->done())) continue;
+        if (wanted) lock_.leave_work();
+        group->flush();
+        return true;
+      }
+      group->flush();
     }
-    group->flush();
+    // One group's step opens nothing in another: a second pass is only for what peers have done meanwhile.
+    again = again && groups_.size() > 1;
   }
   return progress;
 }
@@ -242,7 +275,8 @@ void EngineCore::run_engine_thread() {
   };
   const auto poll = [&] {
     if (relieved()) return true;
-    drive(nullptr);
+    while (drive(nullptr) && !relieved()) {
+    }
     return nothing_open();
   };
   std::vector<const transport::PeerLife*> lives;

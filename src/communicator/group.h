@@ -11,6 +11,7 @@
 //   group_joins.cc    alone until it has joined; starting anew with a member that joins; steps and weights
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -30,6 +31,7 @@
 #include "communicator/members.h"
 #include "communicator/op_memory.h"
 #include "communicator/operation.h"
+#include "communicator/patience.h"
 #include "communicator/point_to_point.h"
 #include "communicator/region_allocator.h"
 #include "membership/group_status.h"
@@ -64,10 +66,11 @@ class Group {
   // then `done`. Otherwise `operation`, which is in flight as an issued one.
   struct Run {
     bool done = false;
+    bool waited = false;  // the patience is used up
     std::shared_ptr<Operation> operation;
   };
-  // Looks for the others at most `looks` times, and no longer than nobody else wants the lock.
-  Run run(const Call& call, std::uint32_t looks, const DriveLock& lock);
+  // Looks for the others for as long as `patience` lasts and nobody else wants the lock.
+  Run run(const Call& call, Patience& patience, const DriveLock& lock);
   // An op of run() is over and nobody will ask for it any more.
   void give_back(std::shared_ptr<Operation> operation);
   // True while ops are not done.
@@ -178,24 +181,40 @@ class Group {
 
   // group_entries.cc
   bool enter_next();
-  void enter(const InFlight& entry, std::uint64_t signature, std::uint64_t step_start);
+  void publish(const InFlight& entry, const Call& call, std::uint64_t call_bytes, double weight,
+               std::uint64_t signature, std::uint64_t step_start);
   [[nodiscard]] std::uint64_t step_start_of(std::uint64_t step, std::uint64_t next_entry);
   void describe_entry(InFlight& entry, const Operation& operation) const;
   bool place(InFlight& entry);
-  void write_descriptor(const InFlight& entry, const Call& call, std::uint64_t call_bytes, double weight,
-                        std::uint64_t signature);
   void copy_in(const InFlight& entry);
   void copy_out(const InFlight& entry);
   void leave(const algorithm::Action& action);
   void take_in_table(Operation& operation);
-  void abandon(const InFlight& entry);
+  void abandon(const InFlight& entry, bool input);
   [[nodiscard]] const std::shared_ptr<const Contributors>& contributors_of(std::uint64_t sequence);
 
   // group_small.cc
-  [[nodiscard]] bool may_run_small(std::uint64_t sequence);
-  [[nodiscard]] bool await_all(std::uint64_t sequence, std::uint32_t looks, const DriveLock& lock) const;
-  bool finish_small(const Call& call, const algorithm::EntryPlan& plan, std::uint64_t sequence,
-                    std::uint64_t signature);
+  // A call that was small: what need not be found out again for the next of the same kind and sizes.
+  struct SmallCall {
+    bool valid = false;
+    ReduceOp reduce = ReduceOp::sum;
+    Rank root;
+    Buffer input;  // its size, not its memory
+    Buffer output;
+    std::uint64_t fingerprint = 0;
+    algorithm::EntryPlan plan;
+    std::uint64_t signature = 0;
+    std::uint64_t input_bytes = 0;  // that this member gives
+    bool has_output = false;
+  };
+  enum class Await : std::uint8_t { all_here, wanted, over };
+  Run run_as_any(const Call& call);
+  [[nodiscard]] std::shared_ptr<Operation> spare_operation();
+  void begin_copy(Operation& operation, const Call& call, const CallShape& shape, std::uint64_t sequence);
+  [[nodiscard]] bool is_usual();
+  [[nodiscard]] const SmallCall* small_call(const Call& call);
+  [[nodiscard]] Await await_all(std::uint64_t sequence, Patience& patience, const DriveLock& lock) const;
+  bool finish_small(const Call& call, const SmallCall& small, std::uint64_t sequence);
 
   // group_joins.cc
   void do_alone(const std::shared_ptr<Operation>& operation);
@@ -249,6 +268,11 @@ class Group {
   std::vector<const std::byte*> sources_;  // of the action in work; kept for its memory
   std::vector<double> weights_;            // as well
   std::optional<Status> entry_failure_;    // of the last entry that failed
+  // run(): all is as usual, and what is known then.
+  bool usual_ = false;
+  std::vector<const transport::DescriptorSlot*> rings_;  // of those present
+  std::uint64_t ring_mask_ = 0;
+  std::array<SmallCall, static_cast<std::size_t>(OpKind::recv) + 1> small_calls_{};
   bool ring_pending_ = false;
   std::uint64_t repaired_below_ = 0;     // entries below it were in flight when a member was lost
   std::uint64_t taken_over_before_ = 0;  // blocks taken over when the last repaired op was reported

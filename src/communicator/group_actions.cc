@@ -14,6 +14,13 @@ namespace closeranks::communicator {
 using algorithm::Action;
 using transport::Place;
 
+namespace {
+
+// Units of this many bytes are not read again before the caches have seen many other bytes.
+constexpr std::uint64_t long_take_bytes = std::uint64_t{1} << 19;
+
+}  // namespace
+
 void Group::perform(const Action& action) {
   bool sound = true;
   switch (action.kind) {
@@ -175,7 +182,7 @@ bool Group::take_block(const Action& action) {
   }
   const std::byte* from = input_of(entry, action.source, action.input_unit, range);
   if (from == nullptr) return false;
-  copy_to(outputs, to, from, range.bytes);
+  copy_to(outputs, to, from, range.bytes, entry.plan.unit_bytes >= long_take_bytes ? Reuse::late : Reuse::soon);
   return true;
 }
 

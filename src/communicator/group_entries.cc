@@ -13,6 +13,13 @@ using transport::Place;
 
 static_assert(transport::inline_payload_bytes == algorithm::inline_bytes);
 
+namespace {
+
+// Outputs of this many bytes are not read again before the caches have seen many other bytes.
+constexpr std::uint64_t long_output_bytes = std::uint64_t{1} << 20;
+
+}  // namespace
+
 // Enters the next entry of the oldest op, if the window, the staging region and the view allow it.
 bool Group::enter_next() {
   if (queue_.empty() || !machine_.may_enter(members_)) return false;
@@ -37,9 +44,8 @@ bool Group::enter_next() {
                                                            : operation->shape().unit_bytes;
   const std::uint64_t signature =
       signature_of(call, agreed_bytes, operation->entries_entered, machine_.policy(), options_.lowest_member_is_root);
-  write_descriptor(entry, call, operation->shape().unit_bytes, operation->weight, signature);
   copy_in(entry);
-  enter(entry, signature, operation->step_start);
+  publish(entry, call, operation->shape().unit_bytes, operation->weight, signature, operation->step_start);
   --entries_queued_;
   ++operation->entries_entered;
   const bool all_known = !operation->exchange || operation->exchange->settled();
@@ -47,12 +53,31 @@ bool Group::enter_next() {
   return true;
 }
 
-// Data and descriptor are written: now others may see them.
-void Group::enter(const InFlight& entry, std::uint64_t signature, std::uint64_t step_start) {
-  machine_.enter({entry.sequence, entry.plan, signature, step_start});
+// Data are written: describes the entry and says so. The stores into the line that others wait on come last and close
+// behind each other: a waiter that takes the line in between would cost a second round of it.
+void Group::publish(const InFlight& entry, const Call& call, std::uint64_t call_bytes, double weight,
+                    std::uint64_t signature, std::uint64_t step_start) {
+  const auto relaxed = std::memory_order_relaxed;
   const auto release = std::memory_order_release;
+  machine_.enter({entry.sequence, entry.plan, signature, step_start});
+  transport::DescriptorSlot& slot = members_.own().descriptor_slot(entry.sequence);
+  slot.input_offset.store(entry.input.offset, relaxed);
+  slot.output_offset.store(entry.output.offset, relaxed);
+  slot.unit_bytes.store(call_bytes, relaxed);  // of the whole call: for error texts
+  slot.fingerprint.store(call.fingerprint, relaxed);
+  slot.blocks.store(entry.plan.blocks(), relaxed);
+  slot.block_bytes.store(static_cast<std::uint32_t>(entry.plan.block_bytes), relaxed);
+  slot.signature.store(signature, relaxed);
+  slot.weight.store(weight, relaxed);
+  slot.kind.store(static_cast<std::uint8_t>(call.kind), relaxed);
+  slot.dtype.store(static_cast<std::uint8_t>(call.dtype), relaxed);
+  slot.reduce.store(static_cast<std::uint8_t>(call.reduce), relaxed);
+  slot.policy.store(static_cast<std::uint8_t>(machine_.policy()), relaxed);
+  slot.root.store(static_cast<std::uint16_t>(call.root.value()), relaxed);
+  slot.input_place.store(static_cast<std::uint8_t>(entry.input.place), relaxed);
+  slot.output_place.store(static_cast<std::uint8_t>(entry.output.place), relaxed);
   members_.own().entered().store(entry.sequence + 1, release);
-  members_.own().descriptor_slot(entry.sequence).ready.store(entry.sequence + 1, release);
+  slot.ready.store(entry.sequence + 1, release);
   ring_pending_ = true;
 }
 
@@ -112,27 +137,6 @@ bool Group::place(InFlight& entry) {
   return true;
 }
 
-void Group::write_descriptor(const InFlight& entry, const Call& call, std::uint64_t call_bytes, double weight,
-                             std::uint64_t signature) {
-  const auto relaxed = std::memory_order_relaxed;
-  transport::DescriptorSlot& slot = members_.own().descriptor_slot(entry.sequence);
-  slot.signature.store(signature, relaxed);
-  slot.weight.store(weight, relaxed);
-  slot.kind.store(static_cast<std::uint8_t>(call.kind), relaxed);
-  slot.dtype.store(static_cast<std::uint8_t>(call.dtype), relaxed);
-  slot.reduce.store(static_cast<std::uint8_t>(call.reduce), relaxed);
-  slot.policy.store(static_cast<std::uint8_t>(machine_.policy()), relaxed);
-  slot.root.store(static_cast<std::uint16_t>(call.root.value()), relaxed);
-  slot.input_place.store(static_cast<std::uint8_t>(entry.input.place), relaxed);
-  slot.output_place.store(static_cast<std::uint8_t>(entry.output.place), relaxed);
-  slot.input_offset.store(entry.input.offset, relaxed);
-  slot.output_offset.store(entry.output.offset, relaxed);
-  slot.unit_bytes.store(call_bytes, relaxed);  // of the whole call: for error texts
-  slot.fingerprint.store(call.fingerprint, relaxed);
-  slot.blocks.store(entry.plan.blocks(), relaxed);
-  slot.block_bytes.store(static_cast<std::uint32_t>(entry.plan.block_bytes), relaxed);
-}
-
 // The piece of each unit that this member brings, one after the other, unless it is read in place.
 void Group::copy_in(const InFlight& entry) {
   const Operation& operation = *entry.operation;
@@ -158,13 +162,19 @@ void Group::copy_in(const InFlight& entry) {
 }
 
 // What others have written for this member: from the staging region into the caller's output, or the caller's own
-// memory, as they see it.
+// memory, as they see it. And the own broadcast of a root whose output is not its input: it takes nothing.
 void Group::copy_out(const InFlight& entry) {
+  const Call& call = entry.operation->call();
+  const auto reuse = entry.operation->shape().unit_bytes >= long_output_bytes ? Reuse::late : Reuse::soon;
   if (entry.output.place == Place::region) {
-    copy_to(entry.operation->call().outputs, entry.piece.offset, members_.own().region() + entry.output.offset,
-            entry.piece.bytes);
+    copy_to(call.outputs, entry.piece.offset, members_.own().region() + entry.output.offset, entry.piece.bytes, reuse);
   } else if (entry.output.place == Place::arena) {
     host_.arena().fetch(entry.output.offset, entry.piece.bytes);
+  } else if (call.kind == OpKind::broadcast && !entry.plan.inlined && !same_memory(call.inputs, call.outputs) &&
+             machine_.effective_root(entry.plan, entry.sequence) == members_.self()) {
+    const std::byte* own = members_.memory(members_.self(), entry.input.place, entry.input.offset, entry.piece.bytes);
+    CR_ASSERT(own != nullptr);
+    copy_to(call.outputs, entry.piece.offset, own, entry.piece.bytes, reuse);
   }
 }
 
@@ -180,7 +190,7 @@ void Group::leave(const algorithm::Action& action) {
     if (!entry.table || operation->entries == 1) operation->add_contributors(contributors);
     operation->repaired = operation->repaired || action.sequence < repaired_below_;
   } else {
-    if (machine_.failure()) abandon(entry);
+    if (machine_.failure()) abandon(entry, false);
     entry_failure_ = status_of(action.outcome, action.culprit, *operation, action.sequence);
     operation->add_failure(*entry_failure_);
     if (entry.table) queue_.pop_front();
@@ -209,14 +219,29 @@ void Group::take_in_table(Operation& operation) {
   queue_.pop_front();
 }
 
-// The entry ends in a failure while living owners may still write its result: from here on they write what nobody sees.
-// (Staging memory of a failed group is not used again.)
-void Group::abandon(const InFlight& entry) {
-  if (entry.output.place != Place::arena) return;
-  const Status detached = host_.arena().detach(entry.output.offset, entry.piece.bytes);
-  if (!detached.ok()) {
-    log::error("group '" + options_.name + "': the output of " + describe_op(*entry.operation) +
-               " may still change, its memory could not be taken from the other members: " + detached.message());
+// The entry ends in a failure while living members may still write its result, or (`input`) go on reading what this
+// member gave, for it ends for this one alone: from here on they have pages of their own. (Staging memory of a failed
+// group is not used again.)
+void Group::abandon(const InFlight& entry, bool input) {
+  const auto old = input ? transport::OldPages::kept : transport::OldPages::given_back;
+  const auto detach = [&](std::uint64_t offset, std::uint64_t bytes) {
+    const Status detached = bytes == 0 ? Status{} : host_.arena().detach(offset, bytes, old);
+    if (detached.ok()) return;
+    log::error("group '" + options_.name + "': the memory of " + describe_op(*entry.operation) +
+               " may still change, it could not be taken from the other members: " + detached.message());
+  };
+  if (entry.output.place == Place::arena) detach(entry.output.offset, entry.piece.bytes);
+  const bool same = entry.output.place == Place::arena && entry.output.offset == entry.input.offset;
+  if (!input || entry.input.place != Place::arena || same) return;
+  const Operation& operation = *entry.operation;
+  const std::uint32_t units = input_is_list(entry.plan.kind) ? members_.size() : 1;
+  for (std::uint32_t unit = 0; unit < units; ++unit) {
+    if (operation.exchange) {
+      const algorithm::Range part = operation.exchange->from_self(Rank{unit}, entry.piece.offset, entry.piece.bytes);
+      detach(entry.input.offset + operation.exchange->input_offset(Rank{unit}), part.bytes);
+    } else {
+      detach(entry.input.offset + unit * operation.shape().unit_bytes, entry.piece.bytes);
+    }
   }
 }
 

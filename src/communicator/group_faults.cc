@@ -169,13 +169,16 @@ Status Group::timed_out(const Operation& operation, Clock::time_point now) const
 void Group::fail(Status status) {
   if (broken_) return;
   broken_ = std::move(status);
+  usual_ = false;
   machine_.fail_all(broken_->fault(), members_.self());
   point_to_point_.fail_all(*broken_);
   // Others may still write into the staging region: it is not used again (broken_ stops entering).
   std::vector<std::shared_ptr<Operation>> ended;
+  // After a mismatch nothing of the entry or a later one moves; under policy fail the others' ops fail, too.
+  const bool others_go_on = broken_->fault() != Fault::mismatch && broken_->fault() != Fault::peer_lost;
   for (; !entries_.empty(); entries_.pop()) {
     const InFlight& entry = entries_.front();
-    abandon(entry);
+    abandon(entry, others_go_on);
     if (ended.empty() || ended.back() != entry.operation) ended.push_back(entry.operation);
   }
   for (auto& operation : queue_) {

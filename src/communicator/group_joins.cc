@@ -96,6 +96,7 @@ void Group::start_anew(const membership::GroupResolution& resolution,
   const bool joins = std::exchange(role_, Role::member) == Role::alone;
   take_members(members);
   machine_.install(resolution);
+  usual_ = false;
   members_.start_anew(resolution.epoch, joins);
   issuers_.start_anew(static_cast<std::uint32_t>(queue_.size()));
   for (std::uint32_t place = 0; place < queue_.size(); ++place) queue_[place]->place = place;

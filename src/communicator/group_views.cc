@@ -60,6 +60,7 @@ void Group::install(const membership::Install& install, const std::vector<std::s
   }
   const algorithm::RankSet before = machine_.present();
   machine_.install(resolution);
+  usual_ = false;
   if (!entries_.empty() && machine_.present() != before) {
     repaired_below_ = machine_.entered();
     taken_over_before_ = machine_.blocks_taken_over();  // what is taken over from here on is this view's
@@ -87,6 +88,7 @@ void Group::start_without(const std::vector<membership::ExcludedMember>& exclude
   if (resolution.departures.empty()) return;
   resolution.view = resolution.departures.back().view;
   machine_.install(resolution);
+  usual_ = false;
   for (const membership::Departure& departure : resolution.departures) {
     const Rank rank = *members_.rank_of(departure.slot);
     lost_[rank.value()] = true;
@@ -106,6 +108,7 @@ Status Group::set_policy(Policy policy) {
   }
   if (broken_) return *broken_;
   machine_.set_policy(policy);
+  usual_ = false;
   options_.policy = policy;
   return {};
 }

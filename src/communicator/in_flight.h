@@ -34,21 +34,24 @@ struct InFlight {
 // At most `capacity` entries with ascending numbers, without gaps. Allocates nothing after its construction.
 class EntryRing {
  public:
-  explicit EntryRing(std::uint32_t capacity) : ring_(capacity) {}
+  // `capacity`: a power of 2.
+  explicit EntryRing(std::uint32_t capacity) : ring_(capacity), mask_(capacity - 1) {
+    CR_ASSERT(capacity > 0 && (capacity & mask_) == 0);
+  }
   [[nodiscard]] bool empty() const { return size_ == 0; }
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] InFlight& front() { return at(first_); }
-  [[nodiscard]] const InFlight& front() const { return ring_[first_ % ring_.size()]; }
+  [[nodiscard]] const InFlight& front() const { return ring_[first_ & mask_]; }
   [[nodiscard]] InFlight& at(std::uint64_t sequence) {
     CR_ASSERT(sequence - first_ < size_);
-    return ring_[sequence % ring_.size()];
+    return ring_[sequence & mask_];
   }
   // The place of the next entry, to be filled in.
   InFlight& push(std::uint64_t sequence) {
     CR_ASSERT(size_ < ring_.size() && (size_ == 0 || sequence == first_ + size_));
     if (size_ == 0) first_ = sequence;
     ++size_;
-    InFlight& entry = ring_[sequence % ring_.size()];
+    InFlight& entry = ring_[sequence & mask_];
     entry.sequence = sequence;
     return entry;
   }
@@ -61,11 +64,12 @@ class EntryRing {
   }
   template <class Visitor>
   void for_each(Visitor&& visit) const {
-    for (std::uint64_t i = 0; i < size_; ++i) visit(ring_[(first_ + i) % ring_.size()]);
+    for (std::uint64_t i = 0; i < size_; ++i) visit(ring_[(first_ + i) & mask_]);
   }
 
  private:
-  std::vector<InFlight> ring_;  // entry q in place q % capacity
+  std::vector<InFlight> ring_;  // entry q in place q mod capacity
+  std::uint64_t mask_;
   std::uint64_t first_ = 0;
   std::uint64_t size_ = 0;
 };

@@ -27,7 +27,7 @@ bool is_known_form(const Call& call, const CallShape& shape, Rank self, const Bu
 }
 
 std::optional<Buffer> stretch_of(const Call& call, const std::vector<Buffer>& buffers) {
-  const std::optional<Buffer> whole = contiguous(buffers);
+  const std::optional<Buffer> whole = only_buffer(buffers);
   return whole && aligned_to(call.dtype, whole->data) ? whole : std::nullopt;
 }
 
@@ -44,7 +44,7 @@ InPlace in_place(const Call& call, const CallShape& shape, const GroupFacts& gro
   if (call.kind == OpKind::all_reduce || call.kind == OpKind::reduce) result.output = stretch_of(call, call.outputs);
   if (gives_input(call.kind, call.root, group)) result.input = stretch_of(call, call.inputs);
   if (result.input && overlaps(*result.input, call.outputs)) {
-    const std::optional<Buffer> output = contiguous(call.outputs);
+    const std::optional<Buffer> output = only_buffer(call.outputs);
     if (!output || !is_known_form(call, shape, group.self, *result.input, *output)) result.input.reset();
   }
   return result;

@@ -10,7 +10,7 @@
 namespace closeranks::communicator {
 
 struct InPlace {
-  // One stretch of memory, aligned to its element; nullopt: to be staged. An input that overlaps an output is one only
+  // One buffer, aligned to its element; nullopt: to be staged. An input that overlaps an output is one only
   // in the forms that communicator.h names; others may still be read when the output is written.
   std::optional<Buffer> input;
   // Of the kinds whose results come from other members (all_reduce, reduce).

@@ -28,7 +28,8 @@ void Operation::begin(Call call, const CallShape& shape, std::uint64_t expected_
 
 void Operation::begin_copy_of(const Call& call, const CallShape& shape, std::uint64_t expected_sequence,
                               Clock::time_point issued, Clock::time_point deadline) {
-  call_ = call;  // into the memory of the lists of the call before
+  call_ = call;              // into the memory of the lists of the call before
+  call_.keep_alive.reset();  // the caller waits
   begin_anew(shape, expected_sequence, issued, deadline);
 }
 

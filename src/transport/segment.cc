@@ -151,16 +151,16 @@ void Segment::advise_huge_pages() const {
 }
 
 std::atomic<std::uint64_t>& Segment::decision(std::uint64_t sequence) const {
-  return reinterpret_cast<std::atomic<std::uint64_t>*>(at(layout_.decisions))[sequence % shape_.window];
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(at(layout_.decisions))[in_window(sequence)];
 }
 
 DescriptorSlot& Segment::descriptor_slot(std::uint64_t sequence) const {
-  return reinterpret_cast<DescriptorSlot*>(at(layout_.descriptors))[sequence % shape_.window];
+  return reinterpret_cast<DescriptorSlot*>(at(layout_.descriptors))[in_window(sequence)];
 }
 
 std::atomic<std::uint64_t>& Segment::block_word(std::uint64_t sequence, std::uint32_t block) const {
   CR_ASSERT(block < shape_.max_blocks);
-  const std::uint64_t index = sequence % shape_.window * shape_.max_blocks + block;
+  const std::uint64_t index = in_window(sequence) * shape_.max_blocks + block;
   return reinterpret_cast<std::atomic<std::uint64_t>*>(at(layout_.blocks))[index];
 }
 

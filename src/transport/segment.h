@@ -84,6 +84,7 @@ class Segment {
   friend class OutsideView;
   Segment() = default;
   void advise_huge_pages() const;
+  [[nodiscard]] std::uint64_t in_window(std::uint64_t sequence) const { return sequence & (shape_.window - 1); }
   [[nodiscard]] std::byte* at(std::uint64_t offset) const { return mapping_.data() + offset; }
   [[nodiscard]] ControlWords& control() const { return *reinterpret_cast<ControlWords*>(at(layout_.control)); }
 

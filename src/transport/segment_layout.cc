@@ -29,7 +29,7 @@ SegmentShape SegmentShape::for_members(std::uint32_t members) {
 
 Status SegmentShape::check() const {
   if (members < 1 || members > 1024) return outside("members", members);
-  if (window < 1 || window > 1024) return outside("a window of", window);
+  if (window < 1 || window > 1024 || (window & (window - 1)) != 0) return outside("a window of", window);
   if (max_blocks < 1 || max_blocks > 1024 * 1024) return outside("blocks per entry", max_blocks);
   if (message_slots < 1 || message_slots > 1024) return outside("message slots", message_slots);
   if (scratch_bytes < 64 || scratch_bytes > (1ull << 30) || scratch_bytes % 64 != 0) {

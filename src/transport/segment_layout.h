@@ -23,7 +23,7 @@ inline constexpr std::uint64_t inline_payload_bytes = 2048;
 // Sizes, agreed by all members when the group is made: a pure function of the group, never of one process.
 struct SegmentShape {
   std::uint32_t members = 1;                         // 1..1024
-  std::uint32_t window = 16;                         // ring slots: entries in flight per member
+  std::uint32_t window = 16;                         // ring slots: entries in flight per member; a power of 2
   std::uint32_t max_blocks = 1024;                   // blocks per entry
   std::uint32_t message_slots = 32;                  // messages in flight per (source, destination)
   std::uint64_t scratch_bytes = 128ull * 1024;       // one block

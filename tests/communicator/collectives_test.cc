@@ -130,9 +130,14 @@ class Round {
     }
   }
   void broadcast() {
-    Tensor<T> both = input(count_);
-    run(group_, call_of(OpKind::broadcast, dtype_, {both.buffer()}, {both.buffer()}, Rank{root_}));
-    for (std::uint64_t i = 0; i < count_; ++i) check(both, i, input_value(root_, i, round_), "broadcast");
+    for (const bool in_place : {true, false}) {
+      Tensor<T> from = input(count_);
+      Tensor<T> apart = tensor(in_place ? 0 : count_);
+      Tensor<T>& to = in_place ? from : apart;
+      run(group_, call_of(OpKind::broadcast, dtype_, {from.buffer()}, {to.buffer()}, Rank{root_}));
+      for (std::uint64_t i = 0; i < count_; ++i) check(to, i, input_value(root_, i, round_), "broadcast");
+      for (std::uint64_t i = 0; i < count_ && !in_place; ++i) check(from, i, input_value(rank_, i, round_), "input");
+    }
   }
   void all_gather() {
     for (const bool in_place : {true, false}) {

@@ -138,7 +138,7 @@ TEST_F(InPlaceCalls, OtherOverlapsAreStaged) {
 
 TEST_F(InPlaceCalls, ListsAndCrookedMemoryAreStaged) {
   EXPECT_FALSE(of(OpKind::all_reduce, {at(0, 4), at(8, 4)}, {at(16, 8)}).input.has_value());
-  EXPECT_TRUE(of(OpKind::all_reduce, {at(0, 4), at(4, 4)}, {at(16, 8)}).input.has_value()) << "one after the other";
+  EXPECT_FALSE(of(OpKind::all_reduce, {at(0, 4), at(4, 4)}, {at(16, 8)}).input.has_value()) << "of two tensors";
   const Buffer crooked{reinterpret_cast<std::byte*>(memory_.data()) + 4, 64};
   EXPECT_FALSE(of(OpKind::all_reduce, {crooked}, {at(16, 8)}).input.has_value());
   EXPECT_FALSE(of(OpKind::all_reduce, {at(16, 8)}, {crooked}).output.has_value());
