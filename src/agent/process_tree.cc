@@ -87,7 +87,14 @@ bool kill_member(const TreeMember& member) {
 bool holds_segments(pid_t pid) {
   const auto maps = read_file("/proc/" + std::to_string(pid) + "/maps");
   if (!maps.has_value()) return transport::process_state(pid).has_value();
-  return maps->find("/memfd:closeranks") != std::string::npos;
+  // A line is "begin-end rwxs offset device inode path". A private mapping (p in place of s) is a fork child's of its
+  // parent's arena: what it writes there nobody else sees.
+  constexpr std::string_view path = "/memfd:closeranks";
+  for (std::size_t at = maps->find(path); at != std::string::npos; at = maps->find(path, at + 1)) {
+    const std::size_t line = maps->rfind('\n', at) + 1;
+    if (maps->find(' ', line) + 4 < at && (*maps)[maps->find(' ', line) + 4] == 's') return true;
+  }
+  return false;
 }
 
 }  // namespace closeranks::agent

@@ -32,8 +32,8 @@ std::vector<TreeMember> tree_members(const std::map<pid_t, WorkerId>& mains);
 // SIGKILL, unless the pid has come to mean another process. True if it was sent or the process is gone.
 bool kill_member(const TreeMember& member);
 
-// True while the process has a segment or life memfd of closeranks mapped, or when that cannot be told: it could
-// write into what survivors read.
+// True while the process has memory of closeranks mapped shared (a segment, life words, an arena), or when that cannot
+// be told: it could write into what survivors read. What fork children have of an arena is private.
 bool holds_segments(pid_t pid);
 
 }  // namespace closeranks::agent
