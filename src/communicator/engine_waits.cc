@@ -98,7 +98,6 @@ std::vector<WaitKey> BlockedWait::awaited_threads_of(Rank member,
 }
 
 void BlockedWait::tell(const std::vector<std::vector<WaitBoard::Blocked>>& blocked) {
-  for (const auto& group : core_.groups_) group->forget_ended_callers();
   const Group::Awaited awaited = group_.awaited_by(operation_);
   // Those first that wait for somebody who is blocked: only they can be in a circle. Then by rank, so that in a circle
   // of whole groups the lowest members name each other.

@@ -113,7 +113,6 @@ class Group {
   [[nodiscard]] Awaited awaited_by(const Operation& operation) const;
   // Threads of a member that call the group's ops; empty: not known.
   [[nodiscard]] std::vector<std::uint32_t> callers(Rank member) const;
-  void forget_ended_callers() { issuers_.forget_ended_threads(); }
   // What the group's numbers count in.
   [[nodiscard]] std::uint64_t epoch_word() const;
   // Place of the lowest op in flight, or of the next one.

@@ -119,6 +119,10 @@ const Group::SmallCall* Group::small_call(const Call& call) {
   const algorithm::EntryPlan plan =
       algorithm::make_plan(call.kind, call.dtype, call.reduce, root, shape.value().unit_bytes, members_.size());
   if (!plan.inlined) return nullptr;
+  // Without its root the op fails, on all alike.
+  const bool any_root =
+      !algorithm::is_rooted(call.kind) || (call.kind == OpKind::broadcast && options_.lowest_member_is_root);
+  if (!any_root && rings_[root.value()] == nullptr) return nullptr;
   const bool for_root = call.kind == OpKind::gather || call.kind == OpKind::reduce;
   known = {true, call.reduce, call.root, input, output, call.fingerprint, plan};
   known.signature = signature_of(call, plan.unit_bytes, 0, machine_.policy(), options_.lowest_member_is_root);

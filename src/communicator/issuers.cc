@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 
 namespace closeranks::communicator {
 namespace {
@@ -15,10 +14,6 @@ constexpr std::uint32_t low_half = 0xffffffff;
 
 thread_local std::uint32_t thread_id = 0;
 thread_local std::uint32_t callback_depth = 0;
-
-bool has_ended(std::uint32_t thread) {
-  return ::syscall(SYS_tgkill, ::getpid(), static_cast<pid_t>(thread), 0) != 0 && errno == ESRCH;
-}
 
 }  // namespace
 
@@ -49,20 +44,6 @@ void Issuers::start_anew(std::uint32_t queued) {
   calls_ = 0;
   store();
   calls_ = 0;
-}
-
-void Issuers::forget_ended_threads() {
-  std::uint32_t lives = this_thread();
-  for (auto& word : line_.words) {
-    const std::uint64_t value = word.load(relaxed);
-    const auto thread = static_cast<std::uint32_t>(value >> 32);
-    if (thread == 0 || thread == a_callback || thread == lives) continue;
-    if (has_ended(thread)) {
-      word.store(value & low_half, relaxed);  // the count stays: it may be the only word that has the last one
-    } else {
-      lives = thread;
-    }
-  }
 }
 
 IssuedBy read_issuers(const transport::IssuerLine& line) {

@@ -1,7 +1,8 @@
 // Who calls the ops of a group in a process, and how many collectives it has called: told to the other members in one
 // line of its segment, by one relaxed store per call. A member that waits in an op of the group finds there who would
 // have to call it in a process that has not: the threads that called lately, or, where nobody has called yet, the one
-// that made the group. (Which threads are blocked, the wait board tells: engine_waits.h.)
+// that made the group. (Which threads are blocked, the wait board tells: engine_waits.h.) A thread that has ended is
+// named until others have called: where threads come and go, nobody knows who calls next.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +44,6 @@ class Issuers {
   [[nodiscard]] std::uint32_t collectives() const { return collectives_; }
   // The group begins a new epoch, in which all members count anew. `queued` collectives are called already.
   void start_anew(std::uint32_t queued);
-  // Threads that have ended will not call.
-  void forget_ended_threads();
 
  private:
   void store() {

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <random>
 #include <thread>
 
 #include "processes.h"
@@ -415,6 +419,113 @@ TEST(CirclesOf, AnOpThatACallbackCallsIsNotMissed) {
     return "";
   });
   EXPECT_EQ(processes.join(), "");
+}
+
+// Four processes with two threads each, that call random ops of random groups in one order, and are late at random:
+// waits of every kind, and no circle. CLOSERANKS_SEED and CLOSERANKS_SOAK_SECONDS make it another, and longer.
+class OrderlyWork {
+ public:
+  static constexpr std::uint32_t members = 4;
+
+  OrderlyWork(std::uint32_t rank, std::uint32_t thread, Engine& engine, const FileBook& files, std::uint64_t seed)
+      : random_(seed * 2 + thread), own_random_(seed * 1000 + thread * 10 + rank) {
+    const std::vector<std::vector<std::uint32_t>> sets{{0, 1, 2, 3}, {0, 1}, {1, 2, 3}, {0, 3}, {0, 2}};
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+      const bool mine = std::find(sets[i].begin(), sets[i].end(), rank) != sets[i].end();
+      const std::string name = "thread" + std::to_string(thread) + "-" + std::to_string(i);
+      sizes_.push_back(static_cast<std::uint32_t>(sets[i].size()));
+      groups_.push_back(mine ? group_of(engine, files, name, sets[i]) : nullptr);
+    }
+  }
+
+  // The next op of everybody's order, if this rank is in it.
+  void step() {
+    const std::size_t which = random_() % groups_.size();
+    const std::uint32_t kind = random_() % 4;
+    const std::uint32_t from = random_() % sizes_[which];
+    const std::uint32_t to = (from + 1 + random_() % (sizes_[which] - 1)) % sizes_[which];
+    const std::size_t count = std::array<std::size_t, 3>{3, 5'000, 300'000}[random_() % 3];
+    const bool later = random_() % 3 == 0;
+    if (own_random_() % 12 == 0) {
+      std::this_thread::sleep_for(milliseconds{own_random_() % (own_random_() % 6 == 0 ? 1'800 : 400)});
+    }
+    if (!groups_[which]) return;
+    Communicator& group = *groups_[which];
+    const bool sends = kind == 3 && group.rank() == Rank{from};
+    const bool receives = kind == 3 && group.rank() == Rank{to};
+    if (kind == 3 && !sends && !receives) return;
+    tensors_.push_back(std::make_unique<std::vector<float>>(count, 1.0f));
+    const Call call = kind == 0   ? call_of(OpKind::barrier, *tensors_.back())
+                      : kind == 1 ? call_of(OpKind::all_reduce, *tensors_.back())
+                      : kind == 2 ? call_of(OpKind::broadcast, *tensors_.back(), from)
+                      : sends     ? call_of(OpKind::send, *tensors_.back(), to)
+                                  : call_of(OpKind::recv, *tensors_.back(), from);
+    if (kind == 1 && !later) {
+      require(group.run(call), "run");
+      return;
+    }
+    open_.push_back(group.issue(call));
+    if (!later || open_.size() > 5) wait();
+  }
+
+  // In any order: they have all been called.
+  void wait() {
+    std::shuffle(open_.begin(), open_.end(), own_random_);
+    for (const auto& op : open_) require(op->wait(milliseconds{0}), "op");
+    open_.clear();
+    tensors_.clear();
+  }
+
+ private:
+  std::mt19937_64 random_;      // the same on all ranks
+  std::mt19937_64 own_random_;  // when it is late
+  std::vector<std::uint32_t> sizes_;
+  std::vector<std::shared_ptr<Communicator>> groups_;
+  std::vector<std::unique_ptr<std::vector<float>>> tensors_;
+  std::vector<std::shared_ptr<Op>> open_;
+};
+
+std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+TEST(CirclesOf, OrderlyWorkIsNeverAccused) {
+  const FileBook files;
+  const std::uint64_t seed = number_from("CLOSERANKS_SEED", 5);
+  const std::chrono::seconds duration{number_from("CLOSERANKS_SOAK_SECONDS", 6)};
+  Board& board = Board::make();
+  Processes processes(OrderlyWork::members, [&](std::uint32_t rank) -> std::string {
+    PlainMember member(rank, OrderlyWork::members, files.book());
+    std::vector<std::unique_ptr<OrderlyWork>> work;
+    std::vector<std::shared_ptr<Communicator>> ends;
+    for (std::uint32_t thread = 0; thread < 2; ++thread) {
+      work.push_back(std::make_unique<OrderlyWork>(rank, thread, *member.engine, files, seed));
+      ends.push_back(group_of(*member.engine, files, "end" + std::to_string(thread), {0, 1, 2, 3}));
+    }
+    std::array<std::string, 2> failed;
+    const auto until = Clock::now() + duration;
+    const auto body = [&](std::uint32_t thread) {
+      try {
+        for (bool over = false; !over;) {
+          for (int i = 0; i < 10; ++i) work[thread]->step();
+          // Rank 0 says when it is over.
+          std::vector<float> late{rank == 0 && Clock::now() >= until ? 1.0f : 0.0f};
+          require(ends[thread]->run(call_of(OpKind::broadcast, late)), "end");
+          over = late[0] != 0;
+        }
+        work[thread]->wait();
+      } catch (const std::string& why) {
+        failed[thread] = why;
+      }
+    };
+    std::thread second(body, 1);
+    body(0);
+    second.join();
+    board.meet(OrderlyWork::members);  // nobody leaves while others need it
+    return failed[0] + failed[1];
+  });
+  EXPECT_EQ(processes.join(duration + std::chrono::seconds{60}), "") << "seed " << seed;
 }
 
 // Under a coordinator: the same error, and nobody is evicted.

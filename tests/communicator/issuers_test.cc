@@ -60,16 +60,6 @@ TEST_F(IssuersLine, CountsCollectivesAndNamesTheLastCallers) {
   EXPECT_FALSE(has_called(read().collectives, 10));
 }
 
-TEST_F(IssuersLine, ThreadsThatHaveEndedAreForgottenTheirCountIsNot) {
-  Issuers issuers(*line_);
-  for (int i = 0; i < 20; ++i) issuers.note(true);
-  const std::uint32_t other = elsewhere([&] { issuers.note(true); });
-  EXPECT_THAT(read().threads, UnorderedElementsAre(this_thread(), other));
-  issuers.forget_ended_threads();
-  EXPECT_THAT(read().threads, ElementsAre(this_thread()));
-  EXPECT_EQ(read().collectives, 21u);
-}
-
 TEST_F(IssuersLine, ACallbackIsNoThread) {
   Issuers issuers(*line_);
   {
@@ -77,8 +67,6 @@ TEST_F(IssuersLine, ACallbackIsNoThread) {
     const InCallbacks inner;
     issuers.note(true);
   }
-  EXPECT_THAT(read().threads, ElementsAre(a_callback));
-  issuers.forget_ended_threads();
   EXPECT_THAT(read().threads, ElementsAre(a_callback));
   issuers.note(true);
   EXPECT_THAT(read().threads, UnorderedElementsAre(a_callback, this_thread()));

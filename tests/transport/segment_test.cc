@@ -148,9 +148,9 @@ TEST(Segment, RefusesWhatIsNotTheExpectedOne) {
   auto peer = Segment::attach(own.value().descriptor().duplicate(), identity, small_shape());
   ASSERT_TRUE(peer.ok());
   auto* header = reinterpret_cast<SegmentHeader*>(peer.value().region() - segment_layout(small_shape()).region);
-  header->version = 3;
-  EXPECT_NE(attach(identity, small_shape()).message().find("version is 3, expected 2"), std::string::npos);
-  header->version = 2;
+  header->version = segment_version + 1;
+  EXPECT_NE(attach(identity, small_shape()).message().find("version is 4, expected 3"), std::string::npos);
+  header->version = segment_version;
   header->magic = 0;
   EXPECT_EQ(attach(identity, small_shape()).fault(), Fault::refused);
 }
