@@ -73,8 +73,10 @@ void Group::perform(const Action& action) {
     return;
   }
   machine_.done(action);
-  // Every later op ends as the one that met the failure.
-  if (action.kind == Action::Kind::complete && machine_.failure()) fail(*entry_failure_);
+  // Every later op ends as the one that met the failure. (The last entry may have succeeded after all although a member
+  // was lost: then the next op says so, in step().)
+  const bool failed = action.kind == Action::Kind::complete && action.outcome != Fault::none;
+  if (failed && machine_.failure()) fail(*entry_failure_);
 }
 
 // `range` of a unit of what `member` brings, or nullptr when its descriptor does not have it.

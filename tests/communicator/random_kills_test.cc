@@ -255,7 +255,7 @@ class Part {
       if (right) continue;
       throw plan_.text() + ": element " + std::to_string(i) + " is " + std::to_string(result()[i]) + ", expected " +
           std::to_string(expected[0][i]) + " of " + std::to_string(all.size()) +
-          (contributors_.uniform ? "" : " or fewer");
+          (contributors_.uniform ? "" : " or fewer") + (plan_.by_run ? ", run" : ", issued");
     }
   }
 
