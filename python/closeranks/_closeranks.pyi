@@ -130,7 +130,8 @@ def in_shared_memory(tensor: torch.Tensor) -> bool:
 
 def shared_memory_usage() -> dict[str, int]:
     """Of this process's shared arena: capacity_bytes, in_use_bytes, blocks, held_bytes, idle_bytes, resident_bytes,
-    given_back_bytes, retired_bytes (include/closeranks/shared_memory.h). All 0 while tensors are not shared."""
+    given_back_bytes, retired_bytes (include/closeranks/shared_memory.h). All 0 while tensors are not shared.
+    """
 
 def failure_facts(message: str) -> dict[str, Any] | None: ...
 def stop(grace_seconds: float) -> None: ...

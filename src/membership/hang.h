@@ -9,8 +9,8 @@
 //   - every other present worker waits for it, directly or through others (or is such a sink itself)
 //   - this has held, and it has got nowhere, for the timeout
 // Workers that wait for each other in a circle are reported, and nobody is fenced: none of them is the cause. They find
-// a circle themselves, long before, and its ops fail (communicator/order_cycle.h); what is left to report here are waits
-// that their boards do not show, on a future for example.
+// a circle themselves, long before, and its ops fail (communicator/order_cycle.h); what is left to report here are
+// waits that their boards do not show, on a future for example.
 #pragma once
 
 #include <chrono>

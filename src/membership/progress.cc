@@ -49,7 +49,8 @@ void Coordinator::find_the_hung(Time now) {
   }
   if (change_) return hang_.disturbed();
   const HangDetector::Verdict verdict = hang_.judge(present, boundary, now);
-  if (verdict.circle) emit(EventKind::worker_hung, nullptr, *verdict.circle, "nobody is fenced for it; its ops end at their timeouts");
+  if (verdict.circle)
+    emit(EventKind::worker_hung, nullptr, *verdict.circle, "nobody is fenced for it; its ops end at their timeouts");
   for (const HangDetector::Hung& hung : verdict.hung) {
     Member& member = *roster_.find(hung.worker);
     member.hangs = member.waited_for = true;
