@@ -204,7 +204,7 @@ def test_kills_while_somebody_joins(tmp_path: Path) -> None:
         {"slot": 0, "where": "serve", "nth": 3},
     ]
     flags = ("--shrink", "--spares", "2")
-    job = train(tmp_path, faults, "--joins", "3", "--pause-ms", "10", "--hidden", "700", flags=flags)
+    job = train(tmp_path, faults, "--joins", "3", "--pause-ms", "10", "--hidden", "700", flags=flags, timeout_s=300)
     check(job, tmp_path, [0, 1, 2, 3])
     assert job.excluded() >= {0, 1, 2}
     assert [job.results[slot]["life"] for slot in (0, 1, 3)] == [1, 1, 0]
