@@ -20,7 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// From the last member's wait to the error: the promise is 2 s, of which this much is left for a busy machine.
+// From the last member's wait to the error. The promise is 2 s; a machine without free cores needs more now and then.
 constexpr std::int64_t bound_ms = 5'000;
 
 Call call_of(OpKind kind, std::vector<float>& tensor, std::uint32_t root = 0) {
