@@ -111,8 +111,8 @@ Status EngineCore::wait_for(Group& group, Operation& operation, std::chrono::mil
       drive_until(operation, {spins_, later_yields});
     } else {
       attend();
-      blocked.look();
     }
+    blocked.look();
   }
   return operation.status();
 }

@@ -226,7 +226,7 @@ class Group {
   bool copy_block(const algorithm::Action& action);
   bool take_block(const algorithm::Action& action);
   bool take_reduced(const algorithm::Action& action);
-  bool combine(const algorithm::EntryPlan& plan, std::uint64_t sequence, const std::vector<Buffer>& outputs);
+  bool combine(const InFlight& entry);
   void decide(const algorithm::Action& action);
   bool gather_sources(const InFlight& entry, std::uint32_t unit, const algorithm::Range& range);
   void reduce_sources(const algorithm::EntryPlan& plan, std::byte* to, std::uint64_t bytes);

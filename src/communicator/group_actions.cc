@@ -38,12 +38,9 @@ void Group::perform(const Action& action) {
     case Action::Kind::take_reduced:
       sound = take_reduced(action);
       break;
-    case Action::Kind::combine_inline: {
-      const InFlight& entry = entries_.at(action.sequence);
-      const Operation& operation = *entry.operation;
-      sound = combine(entry.plan, action.sequence, entry.table ? operation.exchange->rows() : operation.call().outputs);
+    case Action::Kind::combine_inline:
+      sound = combine(entries_.at(action.sequence));
       break;
-    }
     case Action::Kind::publish_block:
       members_.own().block_word(action.sequence, action.block).store(action.word.pack(), std::memory_order_release);
       // Final before any byte of a tensor; distributed before the next block's bytes in the scratch.
@@ -208,7 +205,10 @@ bool Group::take_reduced(const Action& action) {
   return true;
 }
 
-bool Group::combine(const algorithm::EntryPlan& plan, std::uint64_t sequence, const std::vector<Buffer>& outputs) {
+bool Group::combine(const InFlight& entry) {
+  const algorithm::EntryPlan& plan = entry.plan;
+  const std::uint64_t sequence = entry.sequence;
+  const Operation& operation = *entry.operation;
   const std::uint32_t members = members_.size();
   sources_.assign(members, nullptr);
   weights_.assign(members, 0.0);
@@ -224,7 +224,9 @@ bool Group::combine(const algorithm::EntryPlan& plan, std::uint64_t sequence, co
     if (!weight || (averaged && !is_weight(*weight))) return false;
     weights_[r] = *weight;
   }
-  combine_inline(plan, sources_, weights_, machine_.effective_root(plan, sequence), members_.self(), outputs);
+  combine_inline(plan, sources_, weights_, machine_.effective_root(plan, sequence), members_.self(),
+                 entry.table ? operation.exchange->rows() : operation.call().outputs,
+                 {entry.piece.offset, entry.table ? plan.unit_bytes : operation.shape().unit_bytes});
   return true;
 }
 

@@ -169,7 +169,7 @@ bool Group::finish_small(const Call& call, const SmallCall& small, std::uint64_t
   }
   if (small.has_output) {
     combine_inline(small.plan, sources_, weights_, machine_.effective_root(small.plan, sequence), members_.self(),
-                   call.outputs);
+                   call.outputs, {0, small.plan.unit_bytes});
   }
   action.kind = Action::Kind::complete;
   machine_.done(action);

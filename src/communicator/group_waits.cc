@@ -58,9 +58,9 @@ std::uint32_t Group::lowest_place() const {
 }
 
 std::shared_ptr<Operation> Group::stuck_without(const std::vector<std::optional<std::uint32_t>>& failed_at) const {
-  const std::shared_ptr<Operation> lowest = !entries_.empty() ? entries_.front().operation
-                                            : queue_.empty()  ? nullptr
-                                                              : queue_.front();
+  std::shared_ptr<Operation> lowest = !entries_.empty() ? entries_.front().operation
+                                      : queue_.empty()  ? nullptr
+                                                        : queue_.front();
   for (const std::optional<std::uint32_t>& place : failed_at) {
     // What a member finished before it failed, will be finished here.
     if (lowest != nullptr && place && static_cast<std::int32_t>(lowest->place - *place) >= 0) return lowest;

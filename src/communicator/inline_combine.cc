@@ -32,9 +32,10 @@ void reduce_to(const algorithm::EntryPlan& plan, const Sources& from, std::byte*
   }
 }
 
-// The unit at `offset` of every payload.
+// The unit at `offset` of every payload, to `to` of the outputs.
 void reduce_payloads(const algorithm::EntryPlan& plan, std::span<const std::byte* const> payloads,
-                     std::span<const double> weights, std::uint64_t offset, const std::vector<Buffer>& outputs) {
+                     std::span<const double> weights, std::uint64_t offset, const std::vector<Buffer>& outputs,
+                     std::uint64_t to) {
   std::array<const std::byte*, usual_members> few_sources;
   std::array<double, usual_members> few_weights;
   std::vector<const std::byte*> many_sources;
@@ -53,41 +54,42 @@ void reduce_payloads(const algorithm::EntryPlan& plan, std::span<const std::byte
     ++count;
   }
   from = {from.sources.first(count), from.weights.first(count)};
-  std::byte* whole = range_in(outputs, 0, plan.unit_bytes);
+  std::byte* whole = range_in(outputs, to, plan.unit_bytes);
   if (whole != nullptr && aligned_to(plan.dtype, whole)) {
     reduce_to(plan, from, whole);
     return;
   }
   alignas(64) std::array<std::byte, algorithm::inline_bytes> result;
   reduce_to(plan, from, result.data());
-  copy_to(outputs, 0, result.data(), plan.unit_bytes);
+  copy_to(outputs, to, result.data(), plan.unit_bytes);
 }
 
 }  // namespace
 
 void combine_inline(const algorithm::EntryPlan& plan, std::span<const std::byte* const> payloads,
-                    std::span<const double> weights, Rank root, Rank self, const std::vector<Buffer>& outputs) {
+                    std::span<const double> weights, Rank root, Rank self, const std::vector<Buffer>& outputs,
+                    OutputUnits units) {
   CR_ASSERT(plan.inlined);
   const std::uint64_t unit = plan.unit_bytes;
   const auto collect = [&] {
     for (std::size_t r = 0; r < payloads.size(); ++r) {
-      copy_to(outputs, r * unit, payloads[r] != nullptr ? payloads[r] : zeros.data(), unit);
+      copy_to(outputs, r * units.stride + units.offset, payloads[r] != nullptr ? payloads[r] : zeros.data(), unit);
     }
   };
   switch (plan.kind) {
     case OpKind::barrier:
       return;
     case OpKind::all_reduce:
-      return reduce_payloads(plan, payloads, weights, 0, outputs);
+      return reduce_payloads(plan, payloads, weights, 0, outputs, units.offset);
     case OpKind::reduce:
-      if (self == root) reduce_payloads(plan, payloads, weights, 0, outputs);
+      if (self == root) reduce_payloads(plan, payloads, weights, 0, outputs, units.offset);
       return;
     case OpKind::reduce_scatter:
-      return reduce_payloads(plan, payloads, weights, self.value() * unit, outputs);
+      return reduce_payloads(plan, payloads, weights, self.value() * unit, outputs, units.offset);
     case OpKind::broadcast:
-      return copy_to(outputs, 0, payloads[root.value()], unit);
+      return copy_to(outputs, units.offset, payloads[root.value()], unit);
     case OpKind::scatter:
-      return copy_to(outputs, 0, payloads[root.value()] + self.value() * unit, unit);
+      return copy_to(outputs, units.offset, payloads[root.value()] + self.value() * unit, unit);
     case OpKind::all_gather:
       return collect();
     case OpKind::gather:

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <thread>
 
+#include "algorithm/plan.h"
+#include "communicator/group.h"
 #include "communicator/kernels.h"
 #include "processes.h"
 #include "tensors.h"
@@ -83,6 +85,29 @@ class Round {
     scatter();
     all_to_all();
     run(group_, call_of(OpKind::barrier, DType::bytes, {}, {}));
+  }
+
+  // Every kind with units a little longer than a piece: the last piece is a small entry.
+  void just_over_a_piece(std::uint64_t more) {
+    const auto count_of = [&](OpKind kind) {
+      return algorithm::piece_unit_bytes(kind, dtype_, members_, communicator::entry_budget_bytes) / sizeof(T) + more;
+    };
+    count_ = count_of(OpKind::all_reduce);
+    all_reduce();
+    count_ = count_of(OpKind::reduce);
+    reduce();
+    count_ = count_of(OpKind::broadcast);
+    broadcast();
+    count_ = count_of(OpKind::all_gather);
+    all_gather();
+    count_ = count_of(OpKind::reduce_scatter);
+    reduce_scatter();
+    count_ = count_of(OpKind::gather);
+    gather();
+    count_ = count_of(OpKind::scatter);
+    scatter();
+    count_ = count_of(OpKind::all_to_all);
+    all_to_all();
   }
 
  private:
@@ -239,6 +264,9 @@ TEST_P(CollectivesInMemory, EveryKindAndSize) {
       Round<std::int16_t>(member, rank, members, DType::int16, memory, count, round).all();
     }
     Round<double>(member, rank, members, DType::float64, memory, 30'011, ++round).all();
+    for (const std::uint64_t more : {1u, 63u, 65u, 512u, 513u}) {
+      Round<float>(member, rank, members, DType::float32, memory, 0, ++round).just_over_a_piece(more);
+    }
     return "";
   });
   EXPECT_EQ(processes.join(), "");

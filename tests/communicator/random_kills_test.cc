@@ -37,13 +37,13 @@ struct Plan {
     constexpr OpKind kinds[] = {OpKind::all_reduce, OpKind::all_reduce,     OpKind::all_reduce, OpKind::broadcast,
                                 OpKind::all_gather, OpKind::reduce_scatter, OpKind::gather,     OpKind::scatter,
                                 OpKind::reduce,     OpKind::all_to_all,     OpKind::barrier};
-    // Nothing, inline, one block, several blocks, several pieces.
-    constexpr std::uint64_t counts[] = {0, 1, 40, 500, 1500, 9000, 60'000, 250'000, 900'000};
+    // Nothing, inline, one block, several blocks, several pieces, the last of them inline.
+    constexpr std::uint64_t counts[] = {0, 1, 40, 500, 1500, 9000, 60'000, 250'000, 900'000, 524'288 + 3};
     constexpr ReduceOp reductions[] = {ReduceOp::sum, ReduceOp::sum, ReduceOp::avg, ReduceOp::max,
                                        ReduceOp::premul_sum};
     kind = kinds[random() % 11];
     reduce = reductions[random() % 5];
-    count = kind == OpKind::barrier ? 0 : counts[random() % 9];
+    count = kind == OpKind::barrier ? 0 : counts[random() % std::size(counts)];
     const bool one_unit = kind == OpKind::all_reduce || kind == OpKind::reduce || kind == OpKind::broadcast;
     if (!one_unit) count = std::min<std::uint64_t>(count, 150'000);
     root = static_cast<std::uint32_t>(random() % members);

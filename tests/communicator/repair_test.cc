@@ -37,14 +37,14 @@ struct Step {
 Step step_of(std::uint64_t number, std::uint64_t seed, std::uint32_t rank, std::uint32_t members) {
   constexpr OpKind kinds[] = {OpKind::all_reduce, OpKind::all_reduce,     OpKind::all_reduce, OpKind::broadcast,
                               OpKind::all_gather, OpKind::reduce_scatter, OpKind::gather,     OpKind::scatter};
-  // Inline, one block, several blocks, several pieces.
-  constexpr std::uint64_t counts[] = {1, 40, 500, 1500, 9000, 60'000, 250'000, 900'000};
+  // Inline, one block, several blocks, several pieces, the last of them inline.
+  constexpr std::uint64_t counts[] = {1, 40, 500, 1500, 9000, 60'000, 250'000, 524'288 + 3, 900'000};
   const std::uint64_t random = mixed(seed * 1000003 + number);
   Step step;
   step.number = number;
   step.kind = kinds[random % 8];
   step.reduce = random / 8 % 3 == 0 ? ReduceOp::avg : ReduceOp::sum;
-  step.count = counts[random / 64 % 8];
+  step.count = counts[random / 64 % std::size(counts)];
   const bool lists = step.kind != OpKind::all_reduce && step.kind != OpKind::broadcast;
   if (lists) step.count = std::min<std::uint64_t>(step.count, 60'000);
   step.root = Rank{static_cast<std::uint32_t>(random / 1024 % members)};

@@ -19,6 +19,8 @@ import torch, torch.distributed, torch.nn.parallel
 def next_script():
     for line in sys.stdin:
         job = json.loads(line)
+        if job is None:
+            return None
         children = {}
         for place, script in enumerate(job["scripts"]):
             child = os.fork()
@@ -84,5 +86,7 @@ class Interpreters:
 
     def close(self) -> None:
         assert self.parent.stdin is not None
+        # Not by closing alone: forks of the test process hold this end of the pipe, too.
+        self.parent.stdin.write("null\n")
         self.parent.stdin.close()
         self.parent.wait(timeout=30)
