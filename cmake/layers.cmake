@@ -28,7 +28,7 @@ function(closeranks_tests)
       continue()
     endif()
     add_executable(test_${name} ${sources})
-    target_link_libraries(test_${name} PRIVATE closeranks_agent closeranks_communicator closeranks_simulator
+    target_link_libraries(test_${name} PRIVATE closeranks_agent closeranks_communicator closeranks_simulator closeranks_trace
                                                GTest::gmock GTest::gtest_main)
     target_compile_definitions(test_${name} PRIVATE CLOSERANKS_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)

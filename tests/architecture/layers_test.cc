@@ -23,9 +23,11 @@ const std::map<std::string, std::set<std::string>> allowed = {
     {"algorithm", {"membership", "base"}},
     {"transport", {"algorithm", "base"}},
     {"control", {"membership", "base"}},
-    {"communicator", {"algorithm", "membership", "transport", "control", "base"}},
+    {"recorder", {"base"}},
+    {"communicator", {"algorithm", "membership", "transport", "control", "recorder", "base"}},
     {"coordinator", {"membership", "control", "base"}},
-    {"agent", {"coordinator", "control", "transport", "algorithm", "membership", "base"}},
+    {"trace", {"recorder", "base"}},
+    {"agent", {"coordinator", "control", "transport", "algorithm", "membership", "recorder", "base"}},
     {"simulator", {"algorithm", "membership", "base"}},
 };
 
