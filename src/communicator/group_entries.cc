@@ -16,7 +16,7 @@ static_assert(transport::inline_payload_bytes == algorithm::inline_bytes);
 namespace {
 
 // Outputs of this many bytes are not read again before the caches have seen many other bytes.
-constexpr std::uint64_t long_output_bytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t long_output_bytes = std::uint64_t{4} << 20;
 
 }  // namespace
 
