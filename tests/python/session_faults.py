@@ -22,6 +22,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,10 +43,11 @@ def strike(fault: Fault) -> None:
             pass
 
 
-def later(fault: Fault) -> None:
+def later(fault: Fault, unless: Callable[[], bool] = lambda: False) -> None:
     def fire() -> None:
         time.sleep(fault.get("delay_ms", 0) / 1000)
-        strike(fault)
+        if not unless():
+            strike(fault)
 
     threading.Thread(target=fire, daemon=True).start()
 

@@ -147,13 +147,17 @@ class Worker:
         self.faults.before_joining()
         drawn = random.Random(f"{self.arguments.seed} {self.slot} {self.life}")
         if self.arguments.kills and self.life > 0 and drawn.random() < 0.15:
-            later({"delay_ms": drawn.uniform(0, 300)})
+            # While it joins, or a little later: then somebody has to be left, whom a drawn kill may hit meanwhile.
+            later({"delay_ms": drawn.uniform(0, 300)}, self.in_a_small_view)
         for step in self.steps():
             self.train(step)
             if self.session.step == self.arguments.save_at:
                 self.session.save(self.arguments.out / "checkpoints")
             if self.arguments.pause_ms:
                 time.sleep(self.arguments.pause_ms / 1000)
+
+    def in_a_small_view(self) -> bool:
+        return self.slot in self.session.present and len(self.session.present) < 3
 
     def steps(self) -> Iterator[closeranks.Step]:
         """A replacement begins here with session.epoch 0 and goes on in the job's epoch."""
