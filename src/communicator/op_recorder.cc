@@ -146,15 +146,28 @@ recorder::NameId OpRecorder::contributors_name(const std::shared_ptr<const Contr
   return named_id_;
 }
 
-void OpRecorder::small_ends(const Small& small, Rank last_arrival,
-                            const std::shared_ptr<const Contributors>& contributors) {
+void OpRecorder::small_waits(Small& small) {
+  small.start_ns = clock_.now();
+  recorder::CurrentOp current;
+  current.sequence = small.sequence;
+  current.issued_ns = current.entered_ns = small.start_ns;
+  current.bytes = small.bytes;
+  current.call = small.facts;
+  current.present = 1;
+  ring_->current(group_, current);
+  current_ = 0;
+  ring_->expect_record();
+}
+
+std::int64_t OpRecorder::small_ends(const Small& small, Rank last_arrival,
+                                    const std::shared_ptr<const Contributors>& contributors) {
   Record record;
-  record.at_ns = recorder::now_ns();
+  record.at_ns = clock_.now();
   record.extra = contributors_name(contributors);
   record.group = group_;
   record.kind = RecordKind::small;
-  const std::uint32_t duration_ns = cut_to_32_bits(record.at_ns - small.start_ns);
-  recorder::SmallBody body;  // NOLINT: all of it is set
+  const std::uint32_t duration_ns = small.start_ns == 0 ? 0 : cut_to_32_bits(record.at_ns - small.start_ns);
+  recorder::SmallBody body{};
   body.sequence = small.sequence;
   body.bytes = static_cast<std::uint32_t>(small.bytes);
   body.duration_ns = duration_ns;
@@ -165,9 +178,9 @@ void OpRecorder::small_ends(const Small& small, Rank last_arrival,
   body.op = small.facts.op;
   body.dtype = small.facts.dtype;
   body.reduce = small.facts.reduce;
-  body.zero = 0;
-  ring_->write(record, body);
-  ring_->completed(group_, small.sequence + 1);
+  ring_->write_small(record, body);
+  completed_word(small.sequence + 1);
+  return record.at_ns + ring_->unix_offset_ns();
 }
 
 void OpRecorder::event(recorder::EventRecord event) {

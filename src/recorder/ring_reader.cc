@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <map>
 #include <system_error>
@@ -61,7 +62,7 @@ class Reader {
  private:
   Status read_header();
   void read_groups();
-  void read_records();
+  void read_records(std::uint64_t offset, std::uint64_t records);
   void read_record(const Record& record);
   void read_current(std::uint16_t index, const CurrentOp& current, std::uint64_t completed);
   void finish();
@@ -84,7 +85,7 @@ class Reader {
   // Of the header, once found sound.
   std::uint64_t names_offset_ = 0, names_bytes_ = 0, groups_offset_ = 0, records_offset_ = 0;
   std::uint32_t groups_ = 0;
-  std::uint64_t records_ = 0;
+  std::uint64_t records_ = 0, event_records_ = 0;
   std::uint64_t texts_left_ = most_text_bytes;
   std::map<std::uint16_t, std::uint32_t> group_indices_;  // of the file -> of the trace
   struct Known {
@@ -117,12 +118,14 @@ Status Reader::read_header() {
     return offset >= sizeof(FileHeader) && offset % 8 == 0 && offset <= header.total_bytes &&
            bytes <= header.total_bytes - offset;
   };
-  const bool sound = header.header_bytes == sizeof(FileHeader) && header.group_bytes == sizeof(GroupEntry) &&
-                     header.record_bytes == sizeof(Record) && header.total_bytes <= most_file_bytes &&
-                     header.groups < no_group && header.records > 0 && header.records <= most_records &&
-                     (header.records & (header.records - 1)) == 0 && within(header.names_offset, header.names_bytes) &&
-                     within(header.groups_offset, std::uint64_t{header.groups} * sizeof(GroupEntry)) &&
-                     within(header.records_offset, std::uint64_t{header.records} * sizeof(Record));
+  const bool sound =
+      header.header_bytes == sizeof(FileHeader) && header.group_bytes == sizeof(GroupEntry) &&
+      header.record_bytes == sizeof(Record) && header.total_bytes <= most_file_bytes && header.groups < no_group &&
+      header.records > 0 && header.records <= most_records && std::has_single_bit(header.records) &&
+      header.event_records <= most_records && std::has_single_bit(header.event_records) &&
+      within(header.names_offset, header.names_bytes) &&
+      within(header.groups_offset, std::uint64_t{header.groups} * sizeof(GroupEntry)) &&
+      within(header.records_offset, (std::uint64_t{header.records} + header.event_records) * sizeof(Record));
   if (!sound) return refused("has a damaged header");
   if (bytes_.size() < header.total_bytes) {
     trace_.remarks.push_back("cut short: " + std::to_string(bytes_.size()) + " of " +
@@ -134,6 +137,7 @@ Status Reader::read_header() {
   groups_ = header.groups;
   records_offset_ = header.records_offset;
   records_ = header.records;
+  event_records_ = header.event_records;
   trace_.writer = text_of(header.writer);
   trace_.role = header.role == static_cast<std::uint32_t>(Role::agent) ? Role::agent : Role::worker;
   trace_.job = text_of(header.job);
@@ -236,23 +240,24 @@ void Reader::read_groups() {
 
 // ---- records -------------------------------------------------------------------------------------------------------
 
-void Reader::read_records() {
-  const auto bytes = part(records_offset_, records_ * sizeof(Record));
+void Reader::read_records(std::uint64_t offset, std::uint64_t records) {
+  const auto bytes = part(offset, records * sizeof(Record));
   const std::uint64_t there = bytes.size() / sizeof(Record);
   const auto at = [&bytes](std::uint64_t place) {
     return load<Record>(bytes.subspan(place * sizeof(Record), sizeof(Record)));
   };
-  const auto sound = [this](const Record& record, std::uint64_t place) {
-    return record.stamp != 0 && ((record.stamp - 1) & (records_ - 1)) == place && record.check == block_check(&record);
+  const auto sound = [records](const Record& record, std::uint64_t place) {
+    return record.stamp != 0 && ((record.stamp - 1) & (records - 1)) == place && record.check == block_check(&record);
   };
   std::uint64_t newest = 0;  // stamp
   for (std::uint64_t place = 0; place < there; ++place) {
     const Record record = at(place);
     if (sound(record, place)) newest = std::max(newest, record.stamp);
   }
-  trace_.overwritten = newest > records_ ? newest - records_ : 0;
-  for (std::uint64_t stamp = trace_.overwritten + 1; stamp <= newest && stamp != 0; ++stamp) {
-    const std::uint64_t place = (stamp - 1) & (records_ - 1);
+  const std::uint64_t overwritten = newest > records ? newest - records : 0;
+  trace_.overwritten += overwritten;
+  for (std::uint64_t stamp = overwritten + 1; stamp <= newest && stamp != 0; ++stamp) {
+    const std::uint64_t place = (stamp - 1) & (records - 1);
     if (place >= there) continue;
     const Record record = at(place);
     if (sound(record, place) && record.stamp == stamp) {
@@ -452,7 +457,8 @@ Result<WorkerTrace> Reader::read() {
   const Status sound = read_header();
   if (!sound.ok()) return sound;
   read_groups();
-  read_records();
+  read_records(records_offset_, records_);
+  read_records(records_offset_ + records_ * sizeof(Record), event_records_);
   finish();
   return std::move(trace_);
 }

@@ -93,7 +93,7 @@ def read(path: Path) -> Ring:
     magic, version, header_bytes, total = struct.unpack_from("<8sIIQ", data)
     assert (magic, version, header_bytes, total) == (b"CLRKREC1", 1, 4096, len(data))
     names_offset, _, groups_offset, groups, _, records_offset, records, _ = struct.unpack_from("<QQQIIQII", data, 24)
-    _, slot, worker, _, _, pid = struct.unpack_from("<IIQIII", data, 72)
+    _, slot, worker, _, _, pid, event_records = struct.unpack_from("<IIQIIII", data, 72)
 
     def name(number: int) -> bytes:
         if number in (0, 0xFFFFFFFF):
@@ -119,11 +119,11 @@ def read(path: Path) -> Ring:
         current = Op("current", KINDS[kind], sequence, name(shape).decode()) if present else None
         ring.groups.append(Group(name(group_name).decode(), slots(members), entered, completed, current))
     found = []
-    for place in range(records):
+    for place in range(records + event_records):
         stamp = struct.unpack_from("<Q", data, records_offset + place * 64)[0]
         if stamp:
-            found.append((stamp, records_offset + place * 64))
-    for _, at in sorted(found):
+            found.append((place >= records, stamp, records_offset + place * 64))
+    for _, _, at in sorted(found):
         _, extra, _, record, flags = struct.unpack_from("<IIHBB", data, at + 48)
         if record == 7:
             number, _, detail, stack, where, _ = struct.unpack_from("<QqIIII", data, at + 16)
