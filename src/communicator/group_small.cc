@@ -60,6 +60,7 @@ Group::Run Group::run(const Call& call, Patience& patience, const DriveLock& loc
     recorder_.issued(*entry.operation, recorded.start_ns);
     recorder_.entered(*entry.operation, recorder::Algorithm::in_line, recorded.start_ns);
     recorder_.current(entry.operation.get());
+    recorder_.entered_word(sequence + 1);
   }
   return {false, others == Await::over, entry.operation};
 }

@@ -146,17 +146,30 @@ recorder::NameId OpRecorder::contributors_name(const std::shared_ptr<const Contr
   return named_id_;
 }
 
+namespace {
+
+recorder::SmallBody body_of(const OpRecorder::Small& small) {
+  recorder::SmallBody body{};
+  body.sequence = small.sequence;
+  body.bytes = static_cast<std::uint32_t>(small.bytes);
+  body.shape = small.facts.shape;
+  body.root = small.facts.root;
+  body.last_arrival = recorder::no_rank;
+  body.op = small.facts.op;
+  body.dtype = small.facts.dtype;
+  body.reduce = small.facts.reduce;
+  return body;
+}
+
+}  // namespace
+
 void OpRecorder::small_waits(Small& small) {
   small.start_ns = clock_.now();
-  recorder::CurrentOp current;
-  current.sequence = small.sequence;
-  current.issued_ns = current.entered_ns = small.start_ns;
-  current.bytes = small.bytes;
-  current.call = small.facts;
-  current.present = 1;
-  ring_->current(group_, current);
-  current_ = 0;
-  ring_->expect_record();
+  Record record;
+  record.at_ns = small.start_ns;
+  record.group = group_;
+  record.kind = RecordKind::waiting;
+  ring_->write_small(record, body_of(small));
 }
 
 std::int64_t OpRecorder::small_ends(const Small& small, Rank last_arrival,
@@ -166,20 +179,11 @@ std::int64_t OpRecorder::small_ends(const Small& small, Rank last_arrival,
   record.extra = contributors_name(contributors);
   record.group = group_;
   record.kind = RecordKind::small;
-  const std::uint32_t duration_ns = small.start_ns == 0 ? 0 : cut_to_32_bits(record.at_ns - small.start_ns);
-  recorder::SmallBody body{};
-  body.sequence = small.sequence;
-  body.bytes = static_cast<std::uint32_t>(small.bytes);
-  body.duration_ns = duration_ns;
-  body.waited_ns = last_arrival == self_ ? 0 : duration_ns;
-  body.shape = small.facts.shape;
-  body.root = small.facts.root;
+  recorder::SmallBody body = body_of(small);
+  if (small.start_ns != 0) body.duration_ns = cut_to_32_bits(record.at_ns - small.start_ns);
+  if (last_arrival != self_) body.waited_ns = body.duration_ns;
   body.last_arrival = rank_field(last_arrival);
-  body.op = small.facts.op;
-  body.dtype = small.facts.dtype;
-  body.reduce = small.facts.reduce;
   ring_->write_small(record, body);
-  completed_word(small.sequence + 1);
   return record.at_ns + ring_->unix_offset_ns();
 }
 

@@ -56,7 +56,7 @@ class OpRecorder {
     std::uint64_t bytes = 0;
     recorder::CallFacts facts;
   };
-  // It is entered, and somebody is not: only then there is time for the word, and a reason.
+  // It is entered, and somebody is not: only then there is time to say so, and a reason.
   void small_waits(Small& small);
   // Returns its end, in unix time.
   std::int64_t small_ends(const Small& small, Rank last_arrival,

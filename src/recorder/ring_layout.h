@@ -68,8 +68,7 @@ struct FileHeader {
   std::array<char, 1024> command_line;
   std::array<std::uint8_t, 2376> zeros;
   // Cache lines of their own: they change all the time. A reader needs none of them.
-  std::atomic<std::uint64_t> next_record;
-  std::array<std::uint64_t, 7> line;
+  std::array<std::uint64_t, 8> line;
   std::atomic<std::uint64_t> next_event;
   std::array<std::uint64_t, 7> line_too;
   std::atomic<std::uint64_t> names_used;  // bytes of the table
@@ -83,7 +82,7 @@ static_assert(offsetof(FileHeader, role) == 72);
 static_assert(offsetof(FileHeader, opened_ns) == 104);
 static_assert(offsetof(FileHeader, job) == 136);
 static_assert(offsetof(FileHeader, command_line) == 376);
-static_assert(offsetof(FileHeader, next_record) == 3776);
+static_assert(offsetof(FileHeader, next_event) == 3840);
 static_assert(offsetof(FileHeader, names_used) == 3904);
 
 // ---- names ---------------------------------------------------------------------------------------------------------
@@ -121,6 +120,7 @@ enum class RecordKind : std::uint8_t {
   failed = 5,    // EndBody
   small = 6,     // SmallBody: from its call to its result in one go, at its end
   event = 7,     // EventBody
+  waiting = 8,   // SmallBody without its end: entered, and somebody is not. Its `small` takes the same place
 };
 
 struct CallBody {
@@ -195,7 +195,7 @@ static_assert(static_cast<int>(EventKind::timeout) == 20, "their numbers are in 
 
 // ---- groups --------------------------------------------------------------------------------------------------------
 
-// What the worker is in: the oldest op of the group that is not over.
+// What the worker is in: the oldest op of the group that is not over. Not of a small one, which has a record for it.
 struct CurrentOp {
   std::uint64_t sequence = 0;
   std::int64_t issued_ns = 0;
@@ -203,8 +203,8 @@ struct CurrentOp {
   std::uint64_t bytes = 0;
   CallFacts call;
   std::uint32_t thread = 0;
-  std::uint32_t number = 0;   // as Record::extra; 0: of a small op
-  std::uint32_t present = 0;  // 1: there is one. An entered one is over when `completed` is past its sequence
+  std::uint32_t number = 0;   // as Record::extra
+  std::uint32_t present = 0;  // 1: there is one
   std::uint32_t zero = 0;
   std::uint32_t check = 0;  // block_check()
 };
@@ -221,7 +221,7 @@ struct GroupEntry {
   std::atomic<std::uint8_t> policy;
   std::uint8_t zero;
   std::array<std::uint64_t, 3> zeros;
-  // The group's words, a line each.
+  // The group's words, a line each; small ops leave them as they are.
   std::atomic<std::uint64_t> entered;  // entries
   std::atomic<std::uint64_t> completed;
   std::array<std::uint64_t, 6> line;

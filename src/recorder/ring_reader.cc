@@ -64,7 +64,7 @@ class Reader {
   void read_groups();
   void read_records(std::uint64_t offset, std::uint64_t records);
   void read_record(const Record& record);
-  void read_current(std::uint16_t index, const CurrentOp& current, std::uint64_t completed);
+  void read_current(std::uint16_t index, const CurrentOp& current);
   void finish();
 
   [[nodiscard]] std::span<const std::byte> part(std::uint64_t offset, std::uint64_t bytes) const;
@@ -93,7 +93,6 @@ class Reader {
     bool over = false;
   };
   std::map<std::pair<std::uint32_t, std::uint32_t>, Known> known_;  // by group and number
-  std::map<std::uint32_t, std::uint64_t> small_below_;              // by group: the small ops below it are over
 };
 
 // [offset, offset + bytes) as far as the file has it.
@@ -331,6 +330,7 @@ void Reader::read_record(const Record& record) {
       end_op(record);
       return;
     case RecordKind::small:
+    case RecordKind::waiting:
       add_small(record);
       return;
     case RecordKind::event:
@@ -373,13 +373,20 @@ void Reader::add_small(const Record& record) {
       call_of({.shape = small.shape, .root = small.root, .op = small.op, .dtype = small.dtype, .reduce = small.reduce},
               small.bytes);
   op.algorithm = algorithm_name(static_cast<std::uint8_t>(Algorithm::in_line));
+  GroupTrace& of = trace_.groups[*group];
+  of.entered = std::max(of.entered, small.sequence + 1);
+  if (record.kind == RecordKind::waiting) {
+    op.issued_ns = op.entered_ns = job_time(record.at_ns);
+    of.current = std::move(op);
+    return;
+  }
+  of.completed = std::max(of.completed, small.sequence + 1);
   op.finished_ns = job_time(record.at_ns);
   op.issued_ns = op.entered_ns =
       job_time(static_cast<std::int64_t>(static_cast<std::uint64_t>(record.at_ns) - small.duration_ns));
   op.waited_ns = small.waited_ns;
   op.last_arrival = slot_of(*group, small.last_arrival);
   op.contributors = slots(record.extra);
-  small_below_[*group] = small.sequence + 1;
   trace_.ops.push_back(std::move(op));
 }
 
@@ -409,15 +416,13 @@ void Reader::add_event(const Record& record) {
 
 // ---- the end -------------------------------------------------------------------------------------------------------
 
-void Reader::read_current(std::uint16_t index, const CurrentOp& current, std::uint64_t completed) {
+void Reader::read_current(std::uint16_t index, const CurrentOp& current) {
   if (current.present != 1 || current.check != block_check(&current)) return;
   const std::uint32_t group = *group_of(index);
   const auto known = known_.find({group, current.number});
-  const bool small = current.number == 0;
-  completed = std::max(completed, small_below_[group]);
-  if (small ? completed > current.sequence : known != known_.end() && known->second.over) return;
+  if (known != known_.end() && known->second.over) return;
   OpTrace op;
-  if (!small && known != known_.end()) op = trace_.ops[known->second.op];
+  if (known != known_.end()) op = trace_.ops[known->second.op];
   op.group = group;
   op.sequence = current.sequence;
   op.call = call_of(current.call, current.bytes);
@@ -434,8 +439,7 @@ void Reader::finish() {
     const auto& entry = *reinterpret_cast<const GroupEntry*>(bytes.data());
     if (entry.state.load(std::memory_order_relaxed) != 1) continue;
     const auto index = static_cast<std::uint16_t>(i);
-    read_current(index, load<CurrentOp>(bytes.subspan(offsetof(GroupEntry, current))),
-                 trace_.groups[*group_of(index)].completed);
+    read_current(index, load<CurrentOp>(bytes.subspan(offsetof(GroupEntry, current))));
   }
   // Where the word was being written: the oldest op that the ring knows not to be over.
   for (const auto& [key, known] : known_) {
