@@ -18,6 +18,11 @@ namespace {
 // Outputs of this many bytes are not read again before the caches have seen many other bytes.
 constexpr std::uint64_t long_output_bytes = std::uint64_t{4} << 20;
 
+recorder::Algorithm algorithm_of(const algorithm::EntryPlan& plan) {
+  if (plan.inlined) return recorder::Algorithm::in_line;
+  return plan.style() == algorithm::BlockStyle::share ? recorder::Algorithm::share : recorder::Algorithm::take;
+}
+
 }  // namespace
 
 // Enters the next entry of the oldest op, if the window, the staging region and the view allow it.
@@ -38,6 +43,10 @@ bool Group::enter_next() {
     operation->step_start = step_start_of(operation->step, sequence);
   }
   entry.operation = operation;
+  if (operation->entries_entered == 0 && recorder_.on()) {
+    recorder_.entered(*operation, algorithm_of(entry.plan));
+    if (entries_.size() == 1) recorder_.current(operation.get());
+  }
   const Call& call = operation->call();
   const std::uint64_t agreed_bytes = entry.table           ? 0
                                      : operation->exchange ? operation->cut.unit_bytes
@@ -46,6 +55,7 @@ bool Group::enter_next() {
       signature_of(call, agreed_bytes, operation->entries_entered, machine_.policy(), options_.lowest_member_is_root);
   copy_in(entry);
   publish(entry, call, operation->shape().unit_bytes, operation->weight, signature, operation->step_start);
+  if (recorder_.on()) recorder_.entered_word(sequence + 1);
   --entries_queued_;
   ++operation->entries_entered;
   const bool all_known = !operation->exchange || operation->exchange->settled();
@@ -189,6 +199,8 @@ void Group::leave(const algorithm::Action& action) {
     if (entry.table) take_in_table(*operation);
     if (!entry.table || operation->entries == 1) operation->add_contributors(contributors);
     operation->repaired = operation->repaired || action.sequence < repaired_below_;
+    // Not when it is published: that may wait for the next op.
+    if (recorder_.on()) recorder_.completed_word(action.sequence + 1);
   } else {
     if (machine_.failure()) abandon(entry, false);
     entry_failure_ = status_of(action.outcome, action.culprit, *operation, action.sequence);
