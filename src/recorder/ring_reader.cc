@@ -92,6 +92,7 @@ class Reader {
     bool over = false;
   };
   std::map<std::pair<std::uint32_t, std::uint32_t>, Known> known_;  // by group and number
+  std::map<std::uint32_t, std::uint64_t> small_below_;              // by group: the small ops below it are over
 };
 
 // [offset, offset + bytes) as far as the file has it.
@@ -373,6 +374,7 @@ void Reader::add_small(const Record& record) {
   op.waited_ns = small.waited_ns;
   op.last_arrival = slot_of(*group, small.last_arrival);
   op.contributors = slots(record.extra);
+  small_below_[*group] = small.sequence + 1;
   trace_.ops.push_back(std::move(op));
 }
 
@@ -407,6 +409,7 @@ void Reader::read_current(std::uint16_t index, const CurrentOp& current, std::ui
   const std::uint32_t group = *group_of(index);
   const auto known = known_.find({group, current.number});
   const bool small = current.number == 0;
+  completed = std::max(completed, small_below_[group]);
   if (small ? completed > current.sequence : known != known_.end() && known->second.over) return;
   OpTrace op;
   if (!small && known != known_.end()) op = trace_.ops[known->second.op];

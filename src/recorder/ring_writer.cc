@@ -107,7 +107,8 @@ Result<std::shared_ptr<RingWriter>> RingWriter::open(const RingOptions& options)
   if (!made.ok()) return made.status();
   const File& file = made.value();
   // All its pages exist before the first is written: a store into a mapping that the disk has no room for is a SIGBUS.
-  std::uint64_t bytes = std::clamp(options.bytes, least_ring_bytes, most_ring_bytes) / page_bytes * page_bytes;
+  const std::uint64_t wanted = std::clamp(options.bytes, least_ring_bytes, most_ring_bytes) / page_bytes * page_bytes;
+  std::uint64_t bytes = wanted;
   int error = ::posix_fallocate(file.descriptor.get(), 0, static_cast<off_t>(bytes));
   while (error != 0 && bytes / 4 >= least_ring_bytes) {
     bytes = bytes / 4 / page_bytes * page_bytes;
@@ -124,6 +125,7 @@ Result<std::shared_ptr<RingWriter>> RingWriter::open(const RingOptions& options)
   // Page faults now, not in the first ops. An older kernel does not know it: then they come later.
   static_cast<void>(::madvise(data, bytes, MADV_POPULATE_WRITE));
   std::shared_ptr<RingWriter> writer(new RingWriter(file.path, static_cast<std::byte*>(data), bytes));
+  writer->wanted_bytes_ = wanted;
   writer->lay_out(options);
   writer->event({.kind = EventKind::started, .detail = writer->header_->command_line.data()});
   return writer;

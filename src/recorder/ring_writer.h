@@ -68,6 +68,8 @@ class RingWriter {
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+  // What it would have been on a disk with room for it.
+  [[nodiscard]] std::uint64_t wanted_bytes() const { return wanted_bytes_; }
 
   // The number of a name that is or becomes part of the table; lost_name if it is full. Longer ones are cut.
   NameId text(std::string_view text, NameUse use = NameUse::ordinary);
@@ -126,6 +128,7 @@ class RingWriter {
   const std::string path_;
   std::byte* const data_;
   const std::uint64_t bytes_;
+  std::uint64_t wanted_bytes_ = 0;
   FileHeader* header_ = nullptr;
   std::byte* names_ = nullptr;
   std::uint64_t names_bytes_ = 0;
