@@ -337,7 +337,9 @@ Verdict judge_rest(const JobIndex& index, const std::vector<Death>& deaths) {
   std::vector<Slot> running;
   std::vector<Slot> silent;
   std::vector<Slot> cut;
+  const std::vector<Slot> vacant = vacant_slots(index);
   for (const Slot slot : index.slots()) {
+    if (std::find(vacant.begin(), vacant.end(), slot) != vacant.end()) continue;
     const WorkerTrace* worker = index.last(slot);
     if (worker == nullptr) {
       silent.push_back(slot);
