@@ -59,6 +59,15 @@ bool has_left(const GroupIndex& group, Slot slot) {
   return found != group.standing.end() && found->second.group->ended_ns.has_value();
 }
 
+// The others have completed an op that this file has not even entered: a later worker of the slot has, without a file.
+bool is_outdated(const GroupIndex& group, const Standing& standing) {
+  return std::any_of(group.standing.begin(), group.standing.end(), [&](const auto& other) {
+    return std::any_of(other.second.ops.begin(), other.second.ops.end(), [&](const OpTrace* op) {
+      return op->sequence >= standing.next() && op->finished_ns.has_value() && op->failure.empty();
+    });
+  });
+}
+
 // "finished all_reduce #11 of group 'world'", what the worker last did.
 std::string last_action(const WorkerTrace& worker) {
   const OpTrace* last = nullptr;
@@ -121,7 +130,9 @@ void Waits::add_missing(Wait& wait, const GroupIndex& group) const {
     if (member == wait.slot || contains(vacant_, member)) continue;
     const auto found = group.standing.find(member);
     const WorkerTrace* worker = index_.last(member);
-    if (found == group.standing.end() && (worker == nullptr || !JobIndex::is_whole(*worker))) {
+    const bool tells = found != group.standing.end() ? !is_outdated(group, found->second)
+                                                     : worker != nullptr && JobIndex::is_whole(*worker);
+    if (!tells) {
       if (seen_missing.has_value() && !contains(*seen_missing, member)) continue;
       wait.unknown.push_back(member);
       continue;
