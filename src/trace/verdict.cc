@@ -213,8 +213,8 @@ Verdict judge_hang(const JobIndex& index, const Hang& hang) {
   const std::string who = one ? name_worker(index, hang.culprits.front()) : "";
   switch (hang.kind) {
     case Kind::stopped:
-      verdict.sentence = who + " is stopped" + (hang.state.empty() ? "" : " (" + hang.state + ")") + "; in " + op +
-                         " " + others + "; find out who stopped it, or continue it with kill -CONT";
+      verdict.sentence = who + " is " + hang.state + "; in " + op + " " + others +
+                         "; find out who stopped it, or continue it with kill -CONT";
       break;
     case Kind::uninterruptible:
       verdict.sentence = who + " hangs " + hang.state + " and cannot be interrupted; in " + op + " " + others +

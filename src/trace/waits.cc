@@ -48,7 +48,9 @@ bool is_loading(const WorkerTrace& worker) {
 
 bool has_left(const WorkerTrace& worker) {
   const auto is_error = [](const Event& event) {
-    return event.kind == EventKind::exception || (event.kind == EventKind::ended && exit_status(event.detail) != 0);
+    return event.kind == EventKind::exception ||
+           (event.kind == EventKind::ended &&
+            (exit_status(event.detail) != 0 || event.detail.find("exception") != std::string::npos));
   };
   return worker.ended_in_order && std::none_of(worker.events.begin(), worker.events.end(), is_error);
 }
