@@ -94,7 +94,7 @@ def test_text_begins_with_the_verdict_and_fits(tmp_path: Path) -> None:
     text = trace(tmp_path, COLUMNS="80")
     assert text.startswith("stuck: slot 1 ")
     assert "\x1b" not in text
-    table = text[text.index("group 'default_pg'") : text.index("files")]
+    table = text[text.index("\ngroup 'default_pg'") : text.index("\nfiles\n")]
     assert "not entered" in table
     assert max(map(len, table.splitlines())) <= 80
 
