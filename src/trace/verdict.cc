@@ -372,7 +372,9 @@ Verdict judge_rest(const JobIndex& index, const std::vector<Death>& deaths) {
     verdict.kind = Kind::no_culprit;
     const Death& first = deaths.front();
     verdict.sentence = name_worker(first.slot, first.worker) + " was the first to fail (" +
-                       (first.detail.empty() ? "it is gone" : first.detail) +
+                       (!first.detail.empty() ? first.detail
+                        : first.signal != 0   ? "killed by signal " + std::to_string(first.signal)
+                                              : "it is gone") +
                        "), because of something that none of the files shows";
     append(verdict.evidence, first.evidence);
     if (!silent.empty()) verdict.evidence.push_back(name_slots(silent) + " left no file: look there first");
@@ -423,6 +425,16 @@ bool others_told(const JobIndex& index, Slot but) {
   });
 }
 
+// Somebody was left in an op of a group of the slot's: its end mattered.
+bool was_missed(const JobIndex& index, Slot slot) {
+  return std::any_of(index.groups().begin(), index.groups().end(), [slot](const GroupIndex& group) {
+    if (std::find(group.members.begin(), group.members.end(), slot) == group.members.end()) return false;
+    return std::any_of(group.standing.begin(), group.standing.end(), [slot](const auto& standing) {
+      return standing.first != slot && standing.second.pending != nullptr;
+    });
+  });
+}
+
 // The first end that may be the cause of the others.
 std::vector<Death>::const_iterator find_root(const JobIndex& index, const std::vector<Death>& deaths) {
   const auto asked = std::count_if(deaths.begin(), deaths.end(), [](const Death& death) { return death.was_asked(); });
@@ -430,7 +442,9 @@ std::vector<Death>::const_iterator find_root(const JobIndex& index, const std::v
     if (death.consequence) return false;
     // Several that were asked to end, or whose signal nobody saw: somebody ended the job.
     if (death.was_asked() && (asked > 1 || !others_told(index, death.slot))) return false;
-    // What any other end came of may stand in a file that is not there.
+    // What any other end came of, or that the job went on after it, may stand in a file that is not there.
+    const bool is_whole = death.worker != nullptr && JobIndex::is_whole(*death.worker);
+    if (!others_told(index, death.slot) && !(is_whole && was_missed(index, death.slot))) return false;
     return speaks_for_itself(death);
   });
 }
@@ -460,12 +474,10 @@ Verdict judge(const recorder::JobTrace& job, const VerdictOptions& options) {
   } else if (root != deaths.end() && !(hang.has_value() && comes_before(*hang, *root, options))) {
     const bool by_numbers = root->how == Death::How::exception && is_about_numbers(root->detail);
     verdict = by_numbers && not_finite.has_value() ? *not_finite : judge_death(index, *root);
-  } else if (hang.has_value() && hang->kind != Kind::no_culprit) {
+  } else if (hang.has_value() && (hang->kind != Kind::no_culprit || !not_finite.has_value())) {
     verdict = judge_hang(index, *hang);
   } else if (not_finite.has_value()) {
     verdict = *not_finite;
-  } else if (hang.has_value()) {
-    verdict = judge_hang(index, *hang);
   } else {
     verdict = judge_rest(index, deaths);
   }
