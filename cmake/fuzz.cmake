@@ -26,7 +26,7 @@ function(closeranks_fuzz)
       add_test(NAME fuzz.${name} COMMAND ${program} ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${name})
       set_tests_properties(fuzz.${name} PROPERTIES TIMEOUT 120)
     endif()
-    target_link_libraries(${program} PRIVATE closeranks_control closeranks_transport)
+    target_link_libraries(${program} PRIVATE closeranks_control closeranks_transport closeranks_recorder)
     # The store's decoder alone: the rest of its layer would bring half the project into the fuzz build.
     if(name STREQUAL "store")
       target_sources(${program} PRIVATE ${CMAKE_SOURCE_DIR}/src/agent/store_protocol.cc)

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "failure.h"
 #include "process_engine.h"
+#include "shape_names.h"
 #include "store_address_book.h"
 
 namespace closeranks::torch_binding {
@@ -178,6 +179,7 @@ WorkOptions CloseranksBackend::work_options(Issue how, Tensors results) {
 }
 
 c10::intrusive_ptr<CloseranksWork> CloseranksBackend::start(TensorCall call, WorkOptions options) {
+  call.call().shape = shape_name(call.shown());
   return CloseranksWork::start(*communicator_, std::move(call), std::move(options), hooks_, timeouts_);
 }
 

@@ -18,6 +18,7 @@
 #include "failure.h"
 #include "options.h"
 #include "process_engine.h"
+#include "process_recorder.h"
 #include "session_bindings.h"
 #include "tensors.h"
 #include "work.h"
@@ -140,6 +141,7 @@ PYBIND11_MODULE(_closeranks, module) {
   bind_finished_op(module);
   bind_backend(module);
   bind_session(module);
+  bind_recorder(module);
   bind_shared_memory(module);
   module.def("create_backend", &create_backend, py::arg("options"), py::arg("settings"), py::arg("world_rank"),
              py::arg("world_size"), py::call_guard<py::gil_scoped_release>());

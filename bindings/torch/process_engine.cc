@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "arena_allocator.h"
+#include "process_recorder.h"
 
 namespace closeranks::torch_binding {
 namespace {
@@ -86,6 +87,7 @@ Result<std::shared_ptr<Engine>> acquire_engine(Slot world_slot, std::uint32_t wo
     options->job = run == nullptr ? "plain" : run;
     options->member_word = "rank";
   }
+  options->recorder = open_process_recorder(*options);
   auto started = Engine::start(std::move(*options));
   if (started.ok()) {
     if (sharing_is_wanted(coordinated)) {

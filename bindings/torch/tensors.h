@@ -47,6 +47,8 @@ class TensorCall {
   [[nodiscard]] std::uint64_t output_bytes() const { return bytes_of(call_.outputs); }
   // The tensors as they were given to add_input and add_in_place: what the profiler shows.
   [[nodiscard]] const std::vector<at::Tensor>& inputs() const { return inputs_; }
+  // By whose shapes the recorder knows the call: what it brings, or gets if it brings nothing.
+  [[nodiscard]] const std::vector<at::Tensor>& shown() const { return inputs_.empty() ? kept_ : inputs_; }
 
  private:
   struct CopyBack {

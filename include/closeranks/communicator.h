@@ -60,6 +60,8 @@ struct Call {
   // Facts that must be the same on all members and that sizes do not show (DDP: a hash of the bucket's layout): another
   // value is a Fault::mismatch.
   std::uint64_t fingerprint = 0;
+  // For the flight recorder: the name of the tensors' shapes (recorder::RingWriter::text); 0: not known.
+  std::uint32_t shape = 0;
   // Deadline of the op from its issue; zero: the group's own timeout.
   std::chrono::milliseconds timeout{0};
   // The caller waits at once: the engine's thread is not woken for this op. Saves a thread switch; the op is driven all

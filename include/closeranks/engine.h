@@ -15,6 +15,10 @@ namespace closeranks {
 
 class SharedMemory;  // shared_memory.h
 
+namespace recorder {
+class RingWriter;  // the process's flight recorder
+}
+
 // How a plain job (no coordinator) exchanges addresses: the torch store, or a map in a test. Both may block up to the
 // given deadline and are called from the thread that calls Engine::create_group only.
 struct AddressBook {
@@ -46,6 +50,9 @@ struct EngineOptions {
   std::string output_files;
   // How errors name a member: "slot 2" in a coordinated job, "rank 2" in a plain one.
   std::string member_word = "slot";
+  // Where it records what its groups do. nullptr: a file of its own in $CLOSERANKS_TRACE_DIR; nowhere if that is not
+  // set.
+  std::shared_ptr<recorder::RingWriter> recorder;
 };
 
 // What a boundary or a join hands out while newcomers are let in: the group over which the state moves, named by slots.

@@ -24,6 +24,7 @@ from closeranks.errors import (
 from closeranks.groups import last_contributors, present, recent_ops, set_policy
 from closeranks.ledger import Account, Ledger
 from closeranks.parallel import data_parallel
+from closeranks.recording import mark
 from closeranks.registration import register_backend
 from closeranks.sampler import ElasticSampler
 from closeranks.session import Session
@@ -56,6 +57,7 @@ __all__ = [
     "init",
     "job_is_coordinated",
     "last_contributors",
+    "mark",
     "present",
     "recent_ops",
     "register_backend",

@@ -46,6 +46,15 @@ class FinishedOp:
     def in_all(self) -> list[int]:
         """Slots whose input is in every part of the result."""
 
+def open_recorder() -> str | None:
+    """Opens this process's flight recorder as its launcher's environment says; its path, or None."""
+
+def recorder_path() -> str | None: ...
+def record(kind: str, number: int = 0, detail: str = "", stack: str = "") -> None:
+    """An event of this process: mark, step, loading, exception, stack, state_transfer. Nothing without a recorder."""
+
+def record_end(how: str) -> None: ...
+
 class Backend(c10d.Backend):
     """One group's backend."""
 

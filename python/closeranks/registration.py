@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
-from closeranks import _closeranks
+from closeranks import _closeranks, recording
 from closeranks.same_model import guard_constructor
 
 # Ops that nobody waited for may finish this long (seconds) when the interpreter exits without destroy_process_group.
@@ -28,7 +28,9 @@ def _create(options: c10d._DistributedBackendOptions, settings: _closeranks.Opti
         rank, size = dist.get_rank(), dist.get_world_size()
     else:
         rank, size = options.group_rank, options.group_size
-    return _closeranks.create_backend(options, settings, rank, size)
+    backend = _closeranks.create_backend(options, settings, rank, size)
+    recording.set_hooks()
+    return backend
 
 
 def _none_for_nothing(decode: Callable[..., object]) -> Callable[..., object]:
@@ -49,6 +51,11 @@ def _none_for_nothing(decode: Callable[..., object]) -> Callable[..., object]:
     return decode_or_none
 
 
+def _stop() -> None:
+    _closeranks.stop(EXIT_GRACE)
+    recording.ended()
+
+
 def register_backend() -> None:
     """Registers the backend; the entry point ``torch.distributed.backends`` calls it. Idempotent."""
     global _registered  # noqa: PLW0603 - torch's own registry refuses a second registration
@@ -60,4 +67,4 @@ def register_backend() -> None:
     distributed_c10d._tensor_to_object = _none_for_nothing(distributed_c10d._tensor_to_object)
     # Many scripts end without destroy_process_group. Saying goodbye here, while the interpreter still runs, keeps the
     # engine's thread from meeting one that is being torn down.
-    atexit.register(_closeranks.stop, EXIT_GRACE)
+    atexit.register(_stop)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from closeranks import joining, saving
+from closeranks import _closeranks, joining, saving
 from closeranks.errors import Incomplete, InvalidCall
 from closeranks.job import FixedJob, Job, this_job
 from closeranks.model_group import ModelGroup
@@ -254,6 +254,7 @@ class Session:
 
     def _begin(self, batches: Batches) -> Step:
         turn = None
+        _closeranks.record("step", self.step + 1)
         if self.sampler is None:
             given = batches.next()
         else:

@@ -1,4 +1,4 @@
-"""closeranks.init(), and how a worker under `closeranks run` is prepared: its stack handler, its sockets' folder."""
+"""closeranks.init(), and how a worker under `closeranks run` is prepared: stack handler, folder, recorder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch.distributed as dist
+
+from closeranks import recording
 
 # The agent sends it to a worker that is to be killed for making no progress, and keeps what the handler writes.
 STACK_SIGNAL = signal.SIGRTMIN + 6
@@ -37,6 +39,7 @@ def prepare_worker() -> None:
     """What the agent's environment asks of a worker's process. Idempotent; a spare has that environment late."""
     register_stack_handler()
     take_temporary_folder()
+    recording.open_recorder()
 
 
 def register_stack_handler() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from closeranks import random_state
+from closeranks import random_state, recording
 from closeranks.errors import InvalidCall
 from closeranks.sampler import ElasticSampler, Turn
 
@@ -156,7 +156,13 @@ class Batches:
         if self._iterator is None:
             self._iterator = iter(self.loader)
         if not self._ahead:
+            # A DataLoader's batches are recorded by itself.
+            is_recorded = isinstance(self.loader, DataLoader)
+            if not is_recorded:
+                recording.loading(recording.LOADER_ASKED)
             self._ahead = list(islice(self._iterator, self.accumulate))
+            if not is_recorded:
+                recording.loading(recording.LOADER_GAVE)
         if not self._ahead:
             self._iterator = None
         return bool(self._ahead)

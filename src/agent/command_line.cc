@@ -96,6 +96,17 @@ void declare(CLI::App& app, LaunchOptions& options, Raw& raw) {
   app.add_option("--grace", raw.grace_seconds,
                  "seconds that a closeranks.Session has to leave at a boundary after SIGTERM (default 30)")
       ->group(ours);
+  app.add_option("--trace-dir", options.trace_dir,
+                 "folder of the flight recorder's files; put it on a volume that outlives the machine (default: trace/ "
+                 "in the job's log folder)")
+      ->group(ours)
+      ->envname("CLOSERANKS_TRACE_DIR");
+  app.add_option("--trace-bytes", options.trace_bytes, "size of each worker's file there, at most (default 4194304)")
+      ->group(ours)
+      ->check(CLI::Range(recorder::least_ring_bytes, recorder::most_ring_bytes));
+  app.add_flag("--check-nan", options.check_nan,
+               "look for the first NaN or infinity in what goes into a reduction; reads each such tensor once more")
+      ->group(ours);
   app.add_flag("--dry-run", options.dry_run, "print command, environment, ports and deadlines; start nothing")
       ->group(ours);
   app.add_option("--stop-timeout", raw.stop_seconds,

@@ -38,6 +38,9 @@ int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_f
   facts.process = "<pid>:<start>";
   facts.temporary_folder = "<temporary>/closeranks-<drawn>";
   facts.log_folder = root.empty() ? "" : root + "/<time>-<job>";
+  facts.trace_folder = !options.trace_dir.empty()  ? options.trace_dir
+                       : !facts.log_folder.empty() ? facts.log_folder + "/trace"
+                                                   : "";
 
   std::cout << "command (" << options.workers << (options.workers == 1 ? " worker)" : " workers)") << ":\n ";
   for (const std::string& word : worker_command(options, find_python(tool_folders))) std::cout << " " << quoted(word);
@@ -54,6 +57,8 @@ int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_f
             << ", coordinator 127.0.0.1:<free port>\n";
   std::cout << "logs: " << (facts.log_folder.empty() ? "none (no HOME)" : facts.log_folder)
             << (options.log_dir.empty() ? "  (the last " + std::to_string(kept_jobs) + " jobs are kept)" : "") << "\n";
+  std::cout << "flight recorder: " << (facts.trace_folder.empty() ? "off (no folder)" : facts.trace_folder) << ", "
+            << options.trace_bytes << " bytes per worker\n";
   if (!options.events_file.empty()) std::cout << "events: " << options.events_file << "\n";
   std::cout << "when a worker is lost: ";
   if (options.shrink) {

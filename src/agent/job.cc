@@ -166,6 +166,7 @@ Status Job::prepare() {
   facts_.process = std::to_string(::getpid()) + ":" + std::to_string(self.has_value() ? self->start_ticks : 0);
   log::configure("agent of job " + facts_.job);
   if (Status status = open_log_folder(); !status.ok()) return status;
+  open_recorder();
   make_temporary_folder();
   if (Status status = open_events(); !status.ok()) return status;
   auto store = StoreServer::start(main_, options_.master_port);

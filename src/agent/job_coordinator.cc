@@ -52,6 +52,7 @@ void Job::on_event(const Event& event) {
       break;
     case EventKind::worker_excluded:
       verdict_.excluded(*event.worker, event.reason);
+      record(recorder::EventKind::excluded, *event.worker, 0, event.reason);
       if (!workers_.at(*event.worker).left_for_good) unreported_.push_back(*event.worker);
       on_excluded(*event.worker, event.reason);
       break;
@@ -94,6 +95,7 @@ void Job::on_exited(const membership::Exited& exited) {
   worker.reason = how;
   const std::string why = exited.reason == how ? "" : exited.reason;
   emit(EventKind::worker_exited, exited.worker, how, why);
+  record_exit(exited, how, why);
   if (!worker.slot.has_value()) {
     spare_exited(exited.worker, worker);
     check_end();

@@ -201,6 +201,7 @@ int Job::conclude() {
   if (!output_->finish(drain)) output_->say("some output was still coming and is left out");
   stop_services();
   report_end(status);
+  if (ring_) ring_->end("exit status " + std::to_string(status));
   return status;
 }
 

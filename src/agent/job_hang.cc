@@ -71,6 +71,7 @@ void Job::show_stack(const membership::Fence& fence, std::uint64_t before) {
   std::string text(most_bytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  record(recorder::EventKind::stack, fence.worker, 0, fence.reason, text);
   const std::vector<std::string> frames = recent_frames(text, most_frames);
   const std::string who = name_of(fence.worker) + " hangs: " + fence.reason;
   if (frames.empty()) {

@@ -76,6 +76,7 @@ void Job::look_at(WorkerId id, Worker& worker, Clock::time_point now) {
   } else {
     look_at_spare(id, worker, now);
   }
+  record_state(id, worker, now);
   // Every report of a stop or a continuation since the last look.
   bool moved = false;
   siginfo_t info{};

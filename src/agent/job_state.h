@@ -1,8 +1,8 @@
 // The job's state and its parts, one file each: job.cc (start, run), job_workers.cc (starting workers and
 // replacements), job_spares.cc (spares and their successors), job_processes.cc (reaping, stops, life words),
-// job_hang.cc (the last stack of a hung worker), job_coordinator.cc (events and messages), job_requests.cc (`closeranks
-// job`), job_end.cc (signals, draining, the way to the end, the last words). Everything here runs on the main thread,
-// except what says otherwise.
+// job_hang.cc (the last stack of a hung worker), job_recorder.cc (the agent's file of the flight recorder),
+// job_coordinator.cc (events and messages), job_requests.cc (`closeranks job`), job_end.cc (signals, draining, the way
+// to the end, the last words). Everything here runs on the main thread, except what says otherwise.
 #pragma once
 
 #include <sys/types.h>
@@ -20,6 +20,7 @@
 #include "agent/control_socket.h"
 #include "agent/launch_options.h"
 #include "agent/log_folder.h"
+#include "agent/out_of_memory.h"
 #include "agent/output.h"
 #include "agent/replacement_policy.h"
 #include "agent/reports.h"
@@ -36,6 +37,7 @@
 #include "coordinator/events.h"
 #include "coordinator/journal.h"
 #include "coordinator/server.h"
+#include "recorder/ring_writer.h"
 
 namespace closeranks::agent {
 
@@ -69,6 +71,12 @@ class Job {
     bool exited = false;
     std::string reason;  // how it ended
     StopTimer stop{deadlines::stop};
+    // For the flight recorder.
+    OutOfMemoryWatch memory;
+    Clock::time_point memory_looked_at;
+    std::string state;  // describe_process()
+    Clock::time_point state_since;
+    bool state_told = false;
     // Of a spare.
     bool ready = false;
     FileDescriptor orders;          // where it is told what to become
@@ -120,6 +128,13 @@ class Job {
   void await_stack(const membership::Fence& fence, std::uint64_t before, std::uint64_t last, Clock::time_point grown,
                    Clock::time_point until);
   void show_stack(const membership::Fence& fence, std::uint64_t before);
+
+  // job_recorder.cc
+  void open_recorder();
+  void record(recorder::EventKind kind, WorkerId id, std::uint64_t number, const std::string& detail,
+              const std::string& stack = {});
+  void record_exit(const membership::Exited& exited, const std::string& how, const std::string& why);
+  void record_state(WorkerId id, Worker& worker, Clock::time_point now);
 
   // job_requests.cc
   std::string answer(const std::string& request);
@@ -193,6 +208,7 @@ class Job {
 
   // Later ones use earlier ones, from their threads; conclude() stops them in time.
   std::unique_ptr<Output> output_;
+  std::shared_ptr<recorder::RingWriter> ring_;  // nullptr: nothing is recorded
   std::unique_ptr<coordinator::EventFile> events_file_;
   std::unique_ptr<coordinator::EventFile> events_log_;
   std::unique_ptr<coordinator::EventFunction> events_here_;

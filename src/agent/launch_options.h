@@ -9,6 +9,7 @@
 
 #include "base/deadlines.h"
 #include "closeranks/ids.h"
+#include "recorder/ring_writer.h"
 
 namespace closeranks::agent {
 
@@ -35,6 +36,9 @@ struct LaunchOptions {
   std::uint32_t min_present = 1;
   std::string events_file;  // empty: only the job's own events.jsonl
   bool dry_run = false;
+  std::string trace_dir;  // of the flight recorder's files; empty: in the job's log folder
+  std::uint64_t trace_bytes = recorder::default_ring_bytes;  // of each
+  bool check_nan = false;
   std::uint32_t max_replacements = 3;  // per slot, see ReplacementLimits::most
   std::uint32_t spares = 1;            // processes that wait without a slot, once the script is in a Session
   // How long all others may wait for one worker that makes no progress; none: adapts to the job's own history, from

@@ -34,6 +34,10 @@ constexpr std::string_view scrubbed[] = {
     "CLOSERANKS_OUTPUT_FILES",
     "CLOSERANKS_TEMPORARY_FOLDER",
     "CLOSERANKS_COORDINATOR_PROCESS",
+    "CLOSERANKS_TRACE_DIR",
+    "CLOSERANKS_TRACE_BYTES",
+    "CLOSERANKS_TRACE_PROCESS",
+    "CLOSERANKS_CHECK_NAN",
 };
 
 bool is_scrubbed(std::string_view name) {
@@ -91,6 +95,11 @@ std::vector<Variable> worker_variables(const LaunchOptions& options, const JobFa
     // Where its output goes when the agent, which writes it there, is no more.
     variables.emplace_back("CLOSERANKS_OUTPUT_FILES", own_files);
   }
+  if (!facts.trace_folder.empty()) {
+    variables.emplace_back("CLOSERANKS_TRACE_DIR", facts.trace_folder);
+    variables.emplace_back("CLOSERANKS_TRACE_BYTES", std::to_string(options.trace_bytes));
+  }
+  if (options.check_nan) variables.emplace_back("CLOSERANKS_CHECK_NAN", "1");
   if (!facts.temporary_folder.empty()) {
     variables.emplace_back("CLOSERANKS_TEMPORARY_FOLDER", TemporaryFolder::name_in(facts.temporary_folder, worker));
   }

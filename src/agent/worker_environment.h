@@ -21,6 +21,7 @@ struct JobFacts {
   std::string log_folder;        // empty: no log files
   std::string temporary_folder;  // empty: python uses its own
   std::string process;           // "PID:START_TICKS" of the agent, which holds the coordinator
+  std::string trace_folder{};    // empty: nothing is recorded
 };
 
 using Variable = std::pair<std::string, std::string>;

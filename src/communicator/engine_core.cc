@@ -15,6 +15,8 @@
 #include "base/priority.h"
 #include "base/token.h"
 #include "communicator/group_key.h"
+#include "recorder/environment.h"
+#include "recorder/recording.h"
 
 namespace closeranks::communicator {
 namespace {
@@ -27,6 +29,11 @@ bool arenas_wanted() {
   return text == nullptr || std::string_view(text) != "0";
 }
 
+bool check_wanted() {
+  const char* text = std::getenv("CLOSERANKS_CHECK_NAN");
+  return text != nullptr && std::string_view(text) == "1";
+}
+
 // Looks before the first yield: where processes share cores, at once.
 std::uint32_t spins_for(std::uint32_t processes) {
   constexpr std::uint32_t on_own_core = 50;
@@ -34,6 +41,17 @@ std::uint32_t spins_for(std::uint32_t processes) {
   cpu_set_t cores;
   const bool known = ::sched_getaffinity(0, sizeof(cores), &cores) == 0;
   return known && static_cast<std::uint32_t>(CPU_COUNT(&cores)) >= processes ? on_own_core : on_shared_core;
+}
+
+std::shared_ptr<recorder::RingWriter> recorder_of(const EngineOptions& options) {
+  if (!recorder::recording) return nullptr;
+  if (options.recorder != nullptr) return options.recorder;
+  recorder::RingOptions ring;
+  ring.job = options.job;
+  ring.slot = options.slot;
+  ring.worker = options.worker;
+  ring.slots_in_job = options.slots;
+  return recorder::open_from_environment(std::move(ring));
 }
 
 Status wrong_group(const GroupOptions& options, const std::string& why) {
@@ -62,6 +80,8 @@ Result<std::shared_ptr<EngineCore>> EngineCore::start(EngineOptions options) {
 
 Status EngineCore::start_parts() {
   token_ = options_.token.empty() ? make_token() : options_.token;
+  checks_finite_ = check_wanted();
+  ring_ = recorder_of(options_);
   control_ = std::make_unique<control::ControlThread>("closeranks-ctl");
   // Every survivor waits for the slowest to freeze and to install, with all cores busy training.
   control_->post([] { raise_own_priority(); });
@@ -205,7 +225,9 @@ void EngineCore::close_group(const std::shared_ptr<Group>& group, std::chrono::m
     group->fail(std::move(closed));
     group->step();
     group->flush();
-    return std::erase(groups_, group) > 0;
+    const bool erased = std::erase(groups_, group) > 0;
+    if (erased && group->recorder().on()) group->recorder().group_ended();
+    return erased;
   });
   if (known && server_) server_->withdraw(transport::SegmentKey::of(group->key()));
 }

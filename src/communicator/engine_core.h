@@ -38,6 +38,7 @@
 #include "control/worker_link.h"
 #include "membership/boundary_gate.h"
 #include "membership/worker.h"
+#include "recorder/ring_writer.h"
 #include "transport/life.h"
 #include "transport/segment_server.h"
 #include "transport/shared_arena.h"
@@ -99,6 +100,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
 
   // ---- GroupHost, under the drive lock --------------------------------------------------------------------------
   [[nodiscard]] transport::OwnArena& arena() const override { return *arena_; }
+  [[nodiscard]] const std::shared_ptr<recorder::RingWriter>& ring() const override { return ring_; }
   void finished(std::shared_ptr<Operation> operation) override;
   void repaired(membership::OpRepaired event) override;
   void suspect(const Peer& peer, std::string reason) override;
@@ -115,6 +117,7 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   [[nodiscard]] WorkerId worker_of(Slot slot) const;
 
   // engine_drive.cc
+  void check_finite(Group& group, const Call& call);
   bool drive(const Operation* target);
   bool drive_until(Operation& operation, Patience patience);
   bool drive_groups(const Operation* target);
@@ -153,6 +156,8 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   void on_evicted(const membership::Evicted& evicted);
   void end_all(const Status& status);
 
+  void record_view(const membership::Install& install, std::size_t excluded_before);
+
   // engine_joins.cc: training thread
   Result<std::optional<StateTransfer>> meet_newcomers(ViewNumber round);
   Result<std::optional<StateTransfer>> await_transfer(std::optional<ViewNumber> round, Clock::time_point since);
@@ -187,6 +192,9 @@ class EngineCore final : public GroupHost, public std::enable_shared_from_this<E
   std::uint32_t spins_ = 0;                     // before the first yield
   std::shared_ptr<transport::OwnArena> arena_;  // set by start_parts(), then never changed
   std::string token_;
+  bool checks_finite_ = false;  // $CLOSERANKS_CHECK_NAN; set by start_parts(), then never changed
+  std::atomic<std::uint32_t> not_finite_said_{0};
+  std::shared_ptr<recorder::RingWriter> ring_;  // set by start_parts(), then never changed; nullptr: none
 
   DriveLock lock_;
   // Under the drive lock.

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "communicator/engine_core.h"
+#include "communicator/not_finite.h"
 
 namespace closeranks::communicator {
 namespace {
@@ -18,6 +20,9 @@ constexpr std::chrono::microseconds first_yields{1000};
 constexpr std::chrono::microseconds later_yields{200};
 // A member without an address is asked for after this long.
 constexpr std::chrono::seconds absence_patience{1};
+
+// What came first is what matters; sums carry it to everybody.
+constexpr std::uint32_t most_not_finite_said = 8;
 
 }  // namespace
 
@@ -42,6 +47,7 @@ class DriverPresence {
 };
 
 std::shared_ptr<Operation> EngineCore::issue(Group& group, Call call, std::shared_ptr<OperationDriver> driver) {
+  if (checks_finite_) check_finite(group, call);
   const bool wait_follows = call.wait_follows;
   std::shared_ptr<Operation> operation;
   std::vector<std::shared_ptr<Operation>> ended;
@@ -61,7 +67,26 @@ std::shared_ptr<Operation> EngineCore::issue(Group& group, Call call, std::share
   return operation;
 }
 
+// Says where a NaN or an infinity came into the job; the call goes on.
+void EngineCore::check_finite(Group& group, const Call& call) {
+  const std::optional<NotFinite> found = first_not_finite(call);
+  if (!found || not_finite_said_.fetch_add(1, std::memory_order_relaxed) >= most_not_finite_said) return;
+  const std::string what = describe(*found, call);
+  const std::lock_guard lock(lock_);
+  const std::uint64_t sequence = group.next_sequence();
+  log::warning(options_.member_word + " " + std::to_string(options_.slot.value()) + ": " + what + " of its input of " +
+               std::string(name_of(call.kind)) + " #" + std::to_string(sequence) + " of group '" +
+               group.options().name + "'");
+  if (!group.recorder().on()) return;
+  group.recorder().event({.kind = recorder::EventKind::not_finite,
+                          .number = sequence,
+                          .slots = {&options_.slot, 1},
+                          .detail = what,
+                          .use = recorder::NameUse::last_words});
+}
+
 Status EngineCore::run(Group& group, const Call& call) {
+  if (checks_finite_) check_finite(group, call);
   Group::Run run;
   bool patient = true;
   {
@@ -250,6 +275,7 @@ void EngineCore::attend() {
     for (const auto& group : groups_) {
       if (!group->open()) continue;
       group->look_for_deaths();
+      group->note_waiting(now);
       group->look_for_deadlines(now);
       group->flush();
       if (coordinated()) {

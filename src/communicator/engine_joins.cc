@@ -56,6 +56,7 @@ Result<BoundaryResult> EngineCore::at_boundary(std::uint64_t step, std::chrono::
                                   : gate_.pass(step);
       if (answer == membership::BoundaryGate::Answer::passed) {
         for (const auto& group : groups_) group->begin_step();
+        if (ring_) ring_->event({.kind = recorder::EventKind::boundary, .number = step});
         return BoundaryResult{};
       }
       if (answer == membership::BoundaryGate::Answer::freeze) freezing = gate_.round();
@@ -335,6 +336,13 @@ void EngineCore::on_round_over(const membership::RoundOver& over) {
       while (group->step()) {
       }
       group->flush();
+      if (group->recorder().on()) {
+        group->recorder().event({.kind = recorder::EventKind::state_transfer,
+                                 .number = group->recorder().transferred_bytes(),
+                                 .slots = ended->newcomers,
+                                 .detail = over.joined ? "joined" : over.reason});
+        group->recorder().group_ended();
+      }
       std::erase(groups_, group);
     }
     if (over.joined) joined_round_ = over.round;

@@ -158,10 +158,29 @@ std::vector<membership::GroupStatus> EngineCore::on_freeze(const membership::Fre
   });
 }
 
+// Who is present, and what has changed since the view before.
+void EngineCore::record_view(const membership::Install& install, std::size_t excluded_before) {
+  if (!ring_) return;
+  std::vector<Slot> present;
+  for (const membership::Filled& member : machine_->members()) present.push_back(member.slot);
+  std::string why;
+  for (std::size_t i = excluded_before; i < install.excluded.size(); ++i) {
+    const membership::ExcludedMember& member = install.excluded[i];
+    why += (why.empty() ? "" : "; ") + std::string("slot ") + std::to_string(member.slot.value()) + " is out (worker " +
+           std::to_string(member.worker.value()) + "): " + member.reason;
+  }
+  for (const membership::WorkerAddress& joined : install.joined) {
+    why += (why.empty() ? "" : "; ") + std::string("slot ") + std::to_string(joined.slot.value()) + " is in (worker " +
+           std::to_string(joined.worker.value()) + ")";
+  }
+  ring_->event({.kind = recorder::EventKind::view, .number = install.view.n, .slots = present, .detail = why});
+}
+
 void EngineCore::on_install(const membership::Install& install) {
   if (!install.joined.empty()) on_addresses(install.joined);
   const std::vector<std::shared_ptr<Group>> groups = change([&] {
     const bool joins = newcomer_ && !machine_->is_newcomer();
+    record_view(install, excluded_.size());
     excluded_ = install.excluded;
     view_ = install.view;
     members_ = machine_->members();

@@ -51,7 +51,8 @@ Group::Group(GroupHost& host, GroupOptions options, GroupKey key, Rank self, tra
       region_(members_.own().shape().region_bytes),
       entries_(members_.own().shape().window),
       lost_(options_.members.size(), false),
-      role_(role) {}
+      role_(role),
+      recorder_(host.ring(), options_, key, self) {}
 
 GroupFacts Group::facts() const {
   return {members_.size(), members_.self(), options_.lowest_member_is_root, entry_budget_bytes};
@@ -76,7 +77,9 @@ void Group::begin(const std::shared_ptr<Operation>& operation) {
   operation->step = step_;
   const bool sends = call.kind == OpKind::send;
   const bool receives = call.kind == OpKind::recv;
+  if (recorder_.on()) recorder_.issued(*operation);
   if (alone()) {
+    operation->times.algorithm = static_cast<std::uint8_t>(recorder::Algorithm::alone);
     ops_alone_ += sends || receives ? 0 : 1;
     do_alone(operation);
     return;
@@ -87,6 +90,7 @@ void Group::begin(const std::shared_ptr<Operation>& operation) {
                                    : point_to_point_.receive(call.any_source ? std::nullopt : std::optional(call.root),
                                                              call.tag, call.dtype, call.outputs);
     transfers_.emplace(id, operation);
+    operation->times.algorithm = static_cast<std::uint8_t>(recorder::Algorithm::messages);
   } else {
     if (call.kind == OpKind::all_to_all) {
       operation->exchange.emplace(members_.self(), call.input_bytes, call.output_bytes);
@@ -96,6 +100,18 @@ void Group::begin(const std::shared_ptr<Operation>& operation) {
     entries_queued_ += operation->entries;
     queue_.push_back(operation);
   }
+  if (recorder_.on()) recorder_.current(oldest());
+}
+
+// Of those that are not over.
+Operation* Group::oldest() const {
+  if (!entries_.empty()) return entries_.front().operation.get();
+  if (!queue_.empty()) return queue_.front().get();
+  Operation* oldest = nullptr;
+  for (const auto& [id, operation] : transfers_) {
+    if (oldest == nullptr || operation->issued() < oldest->issued()) oldest = operation.get();
+  }
+  return oldest;
 }
 
 std::shared_ptr<Operation> Group::refuse(Call call, Status why, std::shared_ptr<OperationDriver> driver) {
@@ -110,6 +126,7 @@ std::shared_ptr<Operation> Group::refuse(Call call, Status why, std::shared_ptr<
 }
 
 bool Group::step() {
+  if (recorder_.on()) note_arrivals();
   if (broken_) return drive_transfers();
   if (machine_.failure() && entries_.empty() && !queue_.empty()) {
     // A member was lost while nothing was in flight: the first op issued since says so.
@@ -143,6 +160,10 @@ void Group::finish(const std::shared_ptr<Operation>& operation, Rank source) {
       host_.repaired({host_.engine_options().worker, options_.name, operation->sequence(), describe_op(*operation),
                       operation->who_contributed()->slots, static_cast<std::uint32_t>(taken_over)});
     }
+  }
+  if (recorder_.on()) {
+    recorder_.ended(*operation);
+    recorder_.current(oldest());
   }
   host_.finished(operation);
 }

@@ -8,6 +8,7 @@
 //   group_faults.cc   deaths, deadlines, failures and their texts
 //   group_views.cc    freeze, install, policies
 //   group_waits.cc    whom an op waits for to call something, and circles of such waits
+//   group_records.cc  what the flight recorder is told besides the ops' own records
 //   group_joins.cc    alone until it has joined; starting anew with a member that joins; steps and weights
 #pragma once
 
@@ -30,6 +31,7 @@
 #include "communicator/issuers.h"
 #include "communicator/members.h"
 #include "communicator/op_memory.h"
+#include "communicator/op_recorder.h"
 #include "communicator/operation.h"
 #include "communicator/patience.h"
 #include "communicator/point_to_point.h"
@@ -103,6 +105,9 @@ class Group {
   // Earliest deadline of the ops in flight; the largest time point without any.
   [[nodiscard]] Clock::time_point next_deadline() const;
 
+  // A driver found nothing to do for a while: records whom the oldest op waits for, if it has done so for long.
+  void note_waiting(Clock::time_point now);
+
   // ---- circles of waits (group_waits.cc; engine_waits.h) ---------------------------------------------------------
   // Members that have to call something before `operation` can end: all of them, or (`any`) one of them. Empty: none
   // has, or it is not known.
@@ -168,6 +173,7 @@ class Group {
     return alone() ? ops_alone_ : machine_.next_sequence() + entries_queued_;
   }
   void set_timeout(std::chrono::milliseconds timeout) { options_.timeout = timeout; }
+  OpRecorder& recorder() { return recorder_; }
 
  private:
   // group.cc
@@ -177,6 +183,13 @@ class Group {
   void begin(const std::shared_ptr<Operation>& operation);
   void finish(const std::shared_ptr<Operation>& operation, Rank source = Rank{});
   bool drive_transfers();
+  [[nodiscard]] Operation* oldest() const;
+
+  // group_records.cc
+  void note_arrivals();
+  void note_timeout(const Operation& operation, const Status& status);
+  void look_at_processes(const std::vector<Rank>& ranks);
+  [[nodiscard]] std::vector<Slot> slots_of(const std::vector<Rank>& ranks) const;
 
   // group_entries.cc
   bool enter_next();
@@ -205,6 +218,8 @@ class Group {
     std::uint64_t signature = 0;
     std::uint64_t input_bytes = 0;  // that this member gives
     bool has_output = false;
+    std::uint64_t bytes = 0;  // of the larger side
+    recorder::CallFacts facts{};
   };
   enum class Await : std::uint8_t { all_here, wanted, over };
   Run run_as_any(const Call& call);
@@ -212,7 +227,7 @@ class Group {
   void begin_copy(Operation& operation, const Call& call, const CallShape& shape, std::uint64_t sequence);
   [[nodiscard]] bool is_usual();
   [[nodiscard]] const SmallCall* small_call(const Call& call);
-  [[nodiscard]] Await await_all(std::uint64_t sequence, Patience& patience, const DriveLock& lock) const;
+  Await await_all(std::uint64_t sequence, Patience& patience, const DriveLock& lock);
   bool finish_small(const Call& call, const SmallCall& small, std::uint64_t sequence);
 
   // group_joins.cc
@@ -237,6 +252,8 @@ class Group {
 
   // group_faults.cc
   [[nodiscard]] std::vector<Rank> waiting_for() const;
+  [[nodiscard]] std::vector<Rank> awaited_by_any(const Operation& operation) const;
+  [[nodiscard]] std::string waiting_text(const Operation& operation, Clock::time_point now) const;
   void lose(Rank rank);
   void part_from(const std::vector<membership::Departure>& departures);  // group_views.cc
   static PointToPoint::Departure departure_of(const std::shared_ptr<Peer>& peer);
@@ -287,6 +304,8 @@ class Group {
   std::uint64_t entered_step_start_ = 0;
 
   OpMemory memory_;
+  OpRecorder recorder_;
+  Rank last_arrival_;  // in the last await_all()
   // The contributors of the last entry that was asked about: nearly always those of the next one, too.
   std::shared_ptr<const Contributors> contributors_;
   algorithm::RankSet contributing_;

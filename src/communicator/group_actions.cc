@@ -69,6 +69,9 @@ void Group::perform(const Action& action) {
     fail(std::move(status));
     return;
   }
+  const bool moves = action.kind == Action::Kind::reduce_block || action.kind == Action::Kind::copy_block ||
+                     action.kind == Action::Kind::take_block || action.kind == Action::Kind::take_reduced;
+  if (moves && recorder_.on()) OpRecorder::moved(entries_.at(action.sequence).operation->times);
   machine_.done(action);
   // Every later op ends as the one that met the failure. (The last entry may have succeeded after all although a member
   // was lost: then the next op says so, in step().)

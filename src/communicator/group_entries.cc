@@ -18,6 +18,11 @@ namespace {
 // Outputs of this many bytes are not read again before the caches have seen many other bytes.
 constexpr std::uint64_t long_output_bytes = std::uint64_t{4} << 20;
 
+recorder::Algorithm algorithm_of(const algorithm::EntryPlan& plan) {
+  if (plan.inlined) return recorder::Algorithm::in_line;
+  return plan.style() == algorithm::BlockStyle::share ? recorder::Algorithm::share : recorder::Algorithm::take;
+}
+
 }  // namespace
 
 // Enters the next entry of the oldest op, if the window, the staging region and the view allow it.
@@ -38,6 +43,10 @@ bool Group::enter_next() {
     operation->step_start = step_start_of(operation->step, sequence);
   }
   entry.operation = operation;
+  if (operation->entries_entered == 0 && recorder_.on()) {
+    recorder_.entered(*operation, algorithm_of(entry.plan));
+    if (entries_.size() == 1) recorder_.current(operation.get());
+  }
   const Call& call = operation->call();
   const std::uint64_t agreed_bytes = entry.table           ? 0
                                      : operation->exchange ? operation->cut.unit_bytes
@@ -79,6 +88,7 @@ void Group::publish(const InFlight& entry, const Call& call, std::uint64_t call_
   members_.own().entered().store(entry.sequence + 1, release);
   slot.ready.store(entry.sequence + 1, release);
   ring_pending_ = true;
+  if (recorder_.on()) recorder_.entered_word(entry.sequence + 1);
 }
 
 // The first entry of a step; `next_entry` if that is it. All members issue the same ops between the same two steps.
@@ -189,6 +199,8 @@ void Group::leave(const algorithm::Action& action) {
     if (entry.table) take_in_table(*operation);
     if (!entry.table || operation->entries == 1) operation->add_contributors(contributors);
     operation->repaired = operation->repaired || action.sequence < repaired_below_;
+    // Not when it is published: that may wait for the next op.
+    if (recorder_.on()) recorder_.completed_word(action.sequence + 1);
   } else {
     if (machine_.failure()) abandon(entry, false);
     entry_failure_ = status_of(action.outcome, action.culprit, *operation, action.sequence);

@@ -74,6 +74,15 @@ void Group::look_for_deaths() {
 void Group::lose(Rank rank) {
   lost_[rank.value()] = true;
   const Peer& peer = *members_.peer(rank);
+  if (recorder_.on()) {
+    const Slot slot = members_.slot(rank);
+    const std::string how = why_gone(peer);
+    recorder_.event({.kind = recorder::EventKind::peer_lost,
+                     .slots = {&slot, 1},
+                     .worker = peer.worker,
+                     .detail = how,
+                     .use = recorder::NameUse::last_words});
+  }
   point_to_point_.member_gone(rank, departure_of(members_.peer(rank)), why_gone(peer));
   // The coordinator learns it in any case: it may be the only one to know that the job waits for this worker.
   if (host_.coordinated()) host_.suspect(peer, why_gone(peer));
@@ -118,7 +127,10 @@ Group::Clock::time_point Group::next_deadline() const {
 void Group::look_for_deadlines(Clock::time_point now) {
   if (broken_) return;
   for (const auto& [id, operation] : transfers_) {
-    if (operation->deadline() <= now) point_to_point_.cancel(id, timed_out(*operation, now));
+    if (operation->deadline() > now) continue;
+    const Status status = timed_out(*operation, now);
+    note_timeout(*operation, status);
+    point_to_point_.cancel(id, status);
   }
   std::shared_ptr<Operation> expired;
   const auto look_at = [&](const std::shared_ptr<Operation>& operation) {
@@ -126,17 +138,25 @@ void Group::look_for_deadlines(Clock::time_point now) {
   };
   entries_.for_each([&](const InFlight& entry) { look_at(entry.operation); });
   for (const auto& operation : queue_) look_at(operation);
-  if (expired) fail(timed_out(*expired, now));
+  if (!expired) return;
+  const Status status = timed_out(*expired, now);
+  note_timeout(*expired, status);
+  fail(status);
 }
 
-Status Group::timed_out(const Operation& operation, Clock::time_point now) const {
+std::vector<Rank> Group::awaited_by_any(const Operation& operation) const {
+  const bool transfers = operation.call().kind == OpKind::send || operation.call().kind == OpKind::recv;
+  if (!transfers) return waiting_for();
+  return operation.call().any_source ? point_to_point_.waiting_for() : std::vector<Rank>{operation.call().root};
+}
+
+std::string Group::waiting_text(const Operation& operation, Clock::time_point now) const {
   const std::string op = describe_op(operation);
   const std::string where = " of group '" + options_.name + "'";
   const std::string waited = "; waited " + seconds(now - operation.issued());
   const bool sends = operation.call().kind == OpKind::send;
   const bool transfers = sends || operation.call().kind == OpKind::recv;
-  std::vector<Rank> waiting = transfers ? point_to_point_.waiting_for() : waiting_for();
-  if (transfers && !operation.call().any_source) waiting = {operation.call().root};
+  const std::vector<Rank> waiting = awaited_by_any(operation);
   const std::string have = waiting.size() == 1 ? " has" : " have";
   std::string text;
   if (transfers && !waiting.empty()) {
@@ -154,14 +174,19 @@ Status Group::timed_out(const Operation& operation, Clock::time_point now) const
            waited;
   }
   if (machine_.frozen()) text += " (a change of view is under way: the coordinator has not answered)";
+  return text;
+}
+
+Status Group::timed_out(const Operation& operation, Clock::time_point now) const {
+  const std::vector<Rank> waiting = awaited_by_any(operation);
   Status status(Fault::timeout, Move::give_up,
-                text + ". See what that process is doing, or raise the timeout of the group");
+                waiting_text(operation, now) + ". See what that process is doing, or raise the timeout of the group");
   if (!waiting.empty()) {
     status.slot = members_.slot(waiting.front());
     if (const auto& peer = members_.peer(waiting.front())) status.worker = peer->worker;
   }
   status.group = options_.name;
-  status.op = op;
+  status.op = describe_op(operation);
   status.sequence = operation.sequence();
   return status;
 }

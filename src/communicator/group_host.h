@@ -8,6 +8,7 @@
 #include "communicator/operation.h"
 #include "communicator/peer.h"
 #include "membership/messages.h"
+#include "recorder/ring_writer.h"
 #include "transport/shared_arena.h"
 
 namespace closeranks::communicator {
@@ -19,6 +20,8 @@ class GroupHost {
   [[nodiscard]] bool coordinated() const { return !engine_options().coordinator.empty(); }
   // This process's shared memory.
   [[nodiscard]] virtual transport::OwnArena& arena() const = 0;
+  // nullptr: nothing is recorded.
+  [[nodiscard]] virtual const std::shared_ptr<recorder::RingWriter>& ring() const = 0;
   // `operation` is done; the engine settles it once the lock is free.
   virtual void finished(std::shared_ptr<Operation> operation) = 0;
   // For the event log (coordinated jobs).

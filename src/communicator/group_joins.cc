@@ -44,10 +44,7 @@ Status Group::ready_for_newcomers() const {
   if (alone()) return {};  // the others had shut it down before this worker joined
   if (broken_)
     return not_ready(Move::fix_call, "it has failed (" + broken_->message() + "). " + std::string(what_to_do));
-  const Operation* open_op = !entries_.empty()     ? entries_.front().operation.get()
-                             : !queue_.empty()     ? queue_.front().get()
-                             : !transfers_.empty() ? transfers_.begin()->second.get()
-                                                   : nullptr;
+  const Operation* open_op = oldest();
   if (open_op != nullptr) {
     return not_ready(Move::retry,
                      describe_op(*open_op) + " is still in flight at the boundary. Wait for all ops within the step");
@@ -103,6 +100,7 @@ void Group::start_anew(const membership::GroupResolution& resolution,
   region_ = RegionAllocator(members_.own().shape().region_bytes);
   members_.own().entered().store(resolution.base, std::memory_order_relaxed);
   members_.own().completed().store(resolution.base, std::memory_order_relaxed);
+  if (recorder_.on()) recorder_.words(resolution.base, resolution.base);
   repaired_below_ = 0;
   entered_step_ = step_;
   entered_step_start_ = resolution.base;

@@ -38,11 +38,14 @@ Group::Run Group::run(const Call& call, Patience& patience, const DriveLock& loc
   if (small->input_bytes > 0) {
     copy_from(call.inputs, 0, members_.own().descriptor_slot(sequence).payload.data(), small->input_bytes);
   }
+  OpRecorder::Small recorded;
+  if (recorder_.on()) recorded = recorder_.small_begins(call, small->facts, sequence, small->bytes);
   publish(entry, call, small->plan.unit_bytes, call.reduce == ReduceOp::premul_sum ? call.factor : weight_,
           small->signature, step_start);
   const Await others = await_all(sequence, patience, lock);
   if (others == Await::all_here && finish_small(call, *small, sequence)) {
     entries_.take_back();
+    if (recorder_.on()) recorder_.small_ends(recorded, last_arrival_, contributors_);
     return {true, false, nullptr};
   }
   // An op as any other from here on.
@@ -54,6 +57,11 @@ Group::Run Group::run(const Call& call, Patience& patience, const DriveLock& loc
   entry.operation->step_start = step_start;
   entry.operation->entries_entered = 1;
   entry.operation->place = place;
+  if (recorder_.on()) {
+    recorder_.issued(*entry.operation, recorded.start_ns);
+    recorder_.entered(*entry.operation, recorder::Algorithm::in_line, recorded.start_ns);
+    recorder_.current(entry.operation.get());
+  }
   return {false, others == Await::over, entry.operation};
 }
 
@@ -129,16 +137,20 @@ const Group::SmallCall* Group::small_call(const Call& call) {
   known.input_bytes = gives_input(call.kind, call.root, facts())
                           ? plan.unit_bytes * (input_is_list(call.kind) ? members_.size() : 1)
                           : 0;
+  known.facts = OpRecorder::facts_of(call);
+  known.bytes = std::max(input.bytes, output.bytes);
   known.has_output = plan.unit_bytes > 0 && (!for_root || call.root == members_.self());
   return &known;
 }
 
 // Until all present members have entered. Whoever wants the lock meanwhile gets it.
-Group::Await Group::await_all(std::uint64_t sequence, Patience& patience, const DriveLock& lock) const {
+Group::Await Group::await_all(std::uint64_t sequence, Patience& patience, const DriveLock& lock) {
+  last_arrival_ = members_.self();
   for (std::uint32_t r = 0; r < rings_.size(); ++r) {
     if (rings_[r] == nullptr || Rank{r} == members_.self()) continue;
     const transport::DescriptorSlot& slot = rings_[r][sequence & ring_mask_];
     while (slot.ready.load(std::memory_order_acquire) != sequence + 1) {
+      last_arrival_ = Rank{r};
       if (lock.wanted()) return Await::wanted;
       if (!patience.pause()) return Await::over;
     }

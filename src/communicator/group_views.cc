@@ -110,6 +110,7 @@ Status Group::set_policy(Policy policy) {
   machine_.set_policy(policy);
   usual_ = false;
   options_.policy = policy;
+  if (recorder_.on()) recorder_.policy(policy);
   return {};
 }
 

@@ -41,6 +41,7 @@ void Operation::begin_anew(const CallShape& shape, std::uint64_t expected_sequen
   exchange.reset();
   in_place = {};
   repaired = false;
+  times = {};
   entered_as(expected_sequence);
   issued_ = issued;
   deadline_ = deadline;

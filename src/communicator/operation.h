@@ -15,6 +15,7 @@
 #include "communicator/call_shape.h"
 #include "communicator/exchange_table.h"
 #include "communicator/in_place.h"
+#include "communicator/op_times.h"
 
 namespace closeranks::communicator {
 
@@ -70,6 +71,7 @@ class Operation final : public Op {
   std::optional<ExchangeTable> exchange;  // all_to_all
   InPlace in_place;
   bool repaired = false;    // a member was lost while it was in flight
+  OpTimes times;            // op_recorder.h
   std::uint32_t place = 0;  // collectives called on the group before it, in this epoch (issuers.h)
   // As the group was at its issue: weight or factor of this member's input, and the step it belongs to (policy exact).
   double weight = 1;

@@ -144,6 +144,36 @@ std::string waiting_channel(pid_t pid) {
   return channel == "0" ? "" : channel;
 }
 
+std::string describe_process(pid_t pid) {
+  const auto state = process_state(pid);
+  if (!state.has_value()) {
+    return "dead";
+  }
+  switch (state->letter) {
+    case 'Z':
+    case 'X':
+      return "dead";
+    case 'R':
+      return "running (R)";
+    case 'T':
+      return "stopped (T)";
+    case 't':
+      return "traced (t)";
+    case 'D':
+      break;
+    default:
+      return std::string("sleeping (") + state->letter + ")";
+  }
+  const std::string channel = waiting_channel(pid);
+  if (!channel.empty()) {
+    return "in the kernel: " + channel;
+  }
+  // "0 0x3 ...": the number of the system call; "running" and "-1 ..." are none.
+  const std::string call = read_proc(proc(pid) + "/syscall").value_or("");
+  const bool known = !call.empty() && call.front() >= '0' && call.front() <= '9';
+  return known ? "in the kernel: system call " + call.substr(0, call.find(' ')) : "in the kernel (D)";
+}
+
 std::vector<pid_t> descendants_of(pid_t pid) {
   std::multimap<pid_t, pid_t> children;
   for (const pid_t candidate : numbers_in("/proc")) {

@@ -40,6 +40,10 @@ bool is_unkillable(pid_t pid);
 // Where it sleeps, for error texts: "futex_wait_queue" or "" when the kernel does not tell.
 std::string waiting_channel(pid_t pid);
 
+// What it does, for a person: "running (R)", "sleeping (S)", "stopped (T)", "traced (t)", "in the kernel: WHERE" of a
+// process in uninterruptible sleep, "dead".
+std::string describe_process(pid_t pid);
+
 // All living descendants of `pid` (children first, then theirs), without itself. A snapshot: call again after killing.
 std::vector<pid_t> descendants_of(pid_t pid);
 

@@ -1,0 +1,97 @@
+// What a group tells the flight recorder: its ops from issue to end, its words, and what befalls it. Nothing here
+// blocks or allocates on the way of an op that is as the one before. Under the drive lock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "algorithm/plan.h"
+#include "closeranks/communicator.h"
+#include "communicator/op_times.h"
+#include "recorder/recording.h"
+#include "recorder/ring_writer.h"
+
+namespace closeranks::communicator {
+
+class Operation;
+
+class OpRecorder {
+ public:
+  // `ring`: nullptr: nothing is recorded.
+  OpRecorder(std::shared_ptr<recorder::RingWriter> ring, const GroupOptions& options, GroupKey key, Rank self);
+
+  // Precondition of everything below. A group that found no place in the file is not recorded.
+  [[nodiscard]] bool on() const { return recorder::recording && ring_ != nullptr; }
+  [[nodiscard]] recorder::RingWriter& ring() const { return *ring_; }
+  [[nodiscard]] std::uint16_t group() const { return group_; }
+
+  // ---- words ----------------------------------------------------------------------------------------------------
+  void words(std::uint64_t entered, std::uint64_t completed) {
+    ring_->entered(group_, entered);
+    ring_->completed(group_, completed);
+  }
+  void entered_word(std::uint64_t entries) { ring_->entered(group_, entries); }
+  void completed_word(std::uint64_t entries) { ring_->completed(group_, entries); }
+  void policy(Policy policy) { ring_->set_policy(group_, policy); }
+  // The oldest op that is not over; nullptr: there is none.
+  void current(const Operation* oldest);
+
+  // ---- an op that takes its time --------------------------------------------------------------------------------
+  // `at_ns` 0: as the operation has it.
+  void issued(Operation& operation, std::int64_t at_ns = 0);
+  // Its first entry; `at_ns` 0: now.
+  void entered(Operation& operation, recorder::Algorithm algorithm, std::int64_t at_ns = 0);
+  static void moved(OpTimes& times) {
+    times.last_byte_ns = recorder::now_ns();
+    if (times.first_byte_ns == 0) times.first_byte_ns = times.last_byte_ns;
+  }
+  void ended(const Operation& operation);
+
+  // ---- a small one, in one go -----------------------------------------------------------------------------------
+  // What does not change from one call to the next but the shape.
+  static recorder::CallFacts facts_of(const Call& call);
+  struct Small {
+    std::int64_t start_ns = 0;
+    std::uint64_t sequence = 0;
+    std::uint64_t bytes = 0;
+    recorder::CallFacts facts;
+  };
+  // It is entered next; returns its start.
+  Small small_begins(const Call& call, recorder::CallFacts facts, std::uint64_t sequence, std::uint64_t bytes) {
+    facts.shape = call.shape;
+    const Small small{recorder::now_ns(), sequence, bytes, facts};
+    recorder::CurrentOp current;
+    current.sequence = sequence;
+    current.issued_ns = current.entered_ns = small.start_ns;
+    current.bytes = bytes;
+    current.call = facts;
+    current.present = 1;
+    ring_->current(group_, current);
+    current_ = 0;
+    ring_->entered(group_, sequence + 1);
+    return small;
+  }
+  void small_ends(const Small& small, Rank last_arrival, const std::shared_ptr<const Contributors>& contributors);
+
+  // ---- events ---------------------------------------------------------------------------------------------------
+  // Of this group.
+  void event(recorder::EventRecord event);
+  void group_ended();
+  // Bytes of the sends and recvs that have ended well.
+  [[nodiscard]] std::uint64_t transferred_bytes() const { return transferred_bytes_; }
+
+ private:
+  recorder::NameId contributors_name(const std::shared_ptr<const Contributors>& contributors);
+
+  std::shared_ptr<recorder::RingWriter> ring_;
+  std::uint16_t group_ = recorder::no_group;
+  Rank self_;
+  std::size_t members_ = 0;
+  std::uint64_t transferred_bytes_ = 0;
+  std::uint32_t issued_ = 0;   // ops, numbered from 1
+  std::uint64_t current_ = 0;  // the word as it was written last: number * 2 + whether it was entered; 0: none or small
+  std::shared_ptr<const Contributors> named_;  // those that contributors_name() was asked for last
+  recorder::NameId named_id_ = recorder::no_name;
+};
+
+}  // namespace closeranks::communicator
