@@ -112,6 +112,7 @@ struct WorkerTrace {
   std::int64_t unix_offset_ns = 0;   // job clock + this = unix time
   std::int64_t last_written_ns = 0;  // of the newest record or word
   bool ended_in_order = false;
+  std::optional<bool> running;       // whether its process ran when the file was read; empty: not known from here
   std::uint64_t overwritten = 0;     // records that the ring has lost to newer ones
   std::uint64_t damaged = 0;         // records that made no sense: torn, or the file was cut
   std::vector<std::string> remarks;  // what the reader had to say of the file: "cut short at ..."
@@ -124,6 +125,7 @@ struct WorkerTrace {
 struct JobTrace {
   std::vector<WorkerTrace> workers;  // every worker that ever filled a slot, and the agents
   std::vector<std::string> remarks;  // files that could not be read, jobs that were left out
+  std::int64_t read_ns = 0;          // when they were read, if the job's clock is this machine's; 0: not known
 };
 
 }  // namespace closeranks::recorder
