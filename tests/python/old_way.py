@@ -15,7 +15,6 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,6 +23,7 @@ import traceback
 from pathlib import Path
 
 from torch._C._distributed_c10d import _dump_fr_trace_file
+from torch.distributed.flight_recorder import fr_trace
 
 from silent_files import silent_file
 from verdict_scenarios import SCENARIOS
@@ -110,12 +110,25 @@ def mend(dump: Path) -> None:
 
 
 def analysis(dumps: Path) -> list[str]:
-    """What torchfrtrace says of the dumps."""
+    """What torchfrtrace says of the dumps. In a fork, too: it imports torch."""
     if not any(dumps.iterdir()):
         return ["no dump"]
-    tool = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", "--allow-incomplete-ranks"]
-    done = subprocess.run([*tool, "-p", "rank_", str(dumps)], capture_output=True, text=True, timeout=60, check=False)
-    return [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    said = dumps.parent / "analysis"
+    said.write_text("")
+    pid = os.fork()
+    if pid == 0:
+        output = os.open(said, os.O_WRONLY | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        try:
+            fr_trace.main(["--allow-incomplete-ranks", "-p", "rank_", str(dumps)])
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return [line for line in said.read_text().splitlines() if line.strip()]
 
 
 def main() -> None:
