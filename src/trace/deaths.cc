@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <csignal>
+#include <limits>
 #include <map>
 #include <string_view>
 #include <tuple>
@@ -89,6 +91,9 @@ class Collector {
       case EventKind::exception:
         if (seen.by->role == Role::worker && seen.by->slot.has_value()) see_exception(seen);
         break;
+      case EventKind::ended:
+        if (seen.by->role == Role::worker && seen.by->slot.has_value()) see_end(seen);
+        break;
       case EventKind::worker_exited:
         if (!event.slots.empty()) see_exit(event);
         break;
@@ -133,6 +138,14 @@ class Collector {
     death.detail = last_line(event.detail);
     death.stack = event.stack;
     death.evidence.insert(death.evidence.begin(), "its last line: " + death.detail);
+  }
+
+  void see_end(const SeenEvent& seen) {
+    const int status = exit_status(seen.event->detail);
+    if (status == 0) return;
+    Death& death = death_of(*seen.by->slot, seen.by->worker, seen.event->at_ns);
+    death.status = status;
+    if (death.how == Death::How::gone) death.how = Death::How::status;
   }
 
   void see_exit(const Event& event) {
@@ -183,11 +196,10 @@ class Collector {
   // A file that was not closed, of a process that is not there.
   void see_files(const WorkerTrace& worker) {
     if (!worker.slot.has_value() || worker.ended_in_order || worker.running != false) return;
+    // Signs of its end say when it was; its file says no more than that it was later than its last word.
+    if (deaths_.contains(Key{*worker.slot, worker.worker})) return;
     Death& death = death_of(*worker.slot, worker.worker, worker.last_written_ns);
-    if (death.evidence.empty()) {
-      death.at_ns = worker.last_written_ns;
-      death.evidence.push_back("its process is gone, and its file was not closed");
-    }
+    death.evidence.emplace_back("its process is gone, and its file was not closed");
   }
 
   // The kernel's count names nobody: it is the one SIGKILL near it.
@@ -234,13 +246,13 @@ bool went_on_without(const JobIndex& index, const Death& death) {
     if (std::find(group.members.begin(), group.members.end(), death.slot) == group.members.end()) continue;
     const auto next = next_of(death.worker, group);
     for (const auto& [slot, standing] : group.standing) {
-      if (standing.worker == death.worker || standing.pending != nullptr) continue;
+      if (standing.worker == death.worker) continue;
       for (const OpTrace* op : standing.ops) {
         if (!op->finished_ns.has_value() || !op->failure.empty()) continue;
         const bool left_out = !op->contributors.empty() && std::find(op->contributors.begin(), op->contributors.end(),
                                                                      death.slot) == op->contributors.end();
         const bool later = *op->finished_ns > death.at_ns + clock_slack_ns;
-        if (next.has_value() ? op->sequence >= *next && later : later && (left_out || op->repaired)) return true;
+        if (next.has_value() ? op->sequence >= *next : later && (left_out || op->repaired)) return true;
       }
     }
   }
@@ -264,8 +276,22 @@ bool is_got_over(const JobIndex& index, const Death& death) {
   return was_replaced(index, death) || went_on_without(index, death);
 }
 
+// When the first op failed that was not got over, of anybody but the slot.
+std::int64_t first_failure_ns(const JobIndex& index, Slot slot) {
+  std::int64_t first = std::numeric_limits<std::int64_t>::max();
+  for (const GroupIndex& group : index.groups()) {
+    for (const auto& [other, standing] : group.standing) {
+      if (other == slot || standing.pending == nullptr || standing.pending->failure.empty()) continue;
+      first = std::min(first, standing.pending->finished_ns.value_or(first));
+    }
+  }
+  return first;
+}
+
 bool is_consequence(const JobIndex& index, const Death& death) {
   if (death.how == Death::How::exception && is_about_peers(death.detail)) return true;
+  // A cause comes before what it makes.
+  if (!speaks_for_itself(death) && first_failure_ns(index, death.slot) + clock_slack_ns < death.at_ns) return true;
   if (death.worker == nullptr || !index.is_last(*death.worker)) return false;
   for (const GroupIndex& group : index.groups()) {
     const auto found = group.standing.find(death.slot);
@@ -280,8 +306,25 @@ bool is_consequence(const JobIndex& index, const Death& death) {
 
 }  // namespace
 
+int exit_status(const std::string& detail) {
+  static constexpr std::string_view start = "exit status ";
+  if (!detail.starts_with(start)) return 0;
+  int status = 0;
+  std::from_chars(detail.data() + start.size(), detail.data() + detail.size(), status);
+  return status;
+}
+
+bool speaks_for_itself(const Death& death) {
+  if (death.how == Death::How::signal) return true;
+  if (death.how == Death::How::status || death.how == Death::How::exception || death.how == Death::How::gone) {
+    return death.worker != nullptr && JobIndex::is_whole(*death.worker);
+  }
+  return true;
+}
+
 bool Death::was_asked() const {
-  return how == How::signal && !out_of_memory && (signal == SIGTERM || signal == SIGINT || signal == SIGHUP);
+  return how == How::gone ||
+         (how == How::signal && !out_of_memory && (signal == SIGTERM || signal == SIGINT || signal == SIGHUP));
 }
 
 bool is_about_peers(const std::string& text) {
@@ -310,6 +353,15 @@ std::vector<Death> find_deaths(const JobIndex& index) {
     found.push_back(std::move(death));
   }
   return found;
+}
+
+std::vector<Slot> vacant_slots(const JobIndex& index) {
+  std::vector<Slot> slots;
+  for (const Death& death : Collector(index).all()) {
+    const WorkerTrace* last = index.last(death.slot);
+    if ((last == nullptr || last == death.worker) && is_got_over(index, death)) slots.push_back(death.slot);
+  }
+  return slots;
 }
 
 std::vector<std::string> repaired_deaths(const JobIndex& index) {

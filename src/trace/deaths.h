@@ -27,15 +27,25 @@ struct Death {
   std::vector<std::string> evidence;
   bool consequence = false;  // of a failure that came before
 
-  // SIGTERM, SIGINT, SIGHUP: somebody asked it to end, perhaps because the job was stuck.
+  // SIGTERM, SIGINT, SIGHUP, or nobody saw what: somebody may have ended it because the job was stuck.
   [[nodiscard]] bool was_asked() const;
 };
+
+// The end itself speaks against the worker: a signal does, or a whole file in which no op failed before. Any other may
+// be a consequence whose cause is not in the files.
+bool speaks_for_itself(const Death& death);
 
 // Ends that the job did not go on after, by time; consequences among them.
 std::vector<Death> find_deaths(const JobIndex& index);
 
 // Ends that it did go on after, one sentence each.
 std::vector<std::string> repaired_deaths(const JobIndex& index);
+
+// Slots whose last worker died, and that the job went on without.
+std::vector<Slot> vacant_slots(const JobIndex& index);
+
+// Of an `ended` event's detail, "exit status 3"; 0 for any other text.
+int exit_status(const std::string& detail);
 
 // The text of an exception that a lost peer or a failed op makes, in our words or another backend's.
 bool is_about_peers(const std::string& text);

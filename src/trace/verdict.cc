@@ -268,6 +268,19 @@ Verdict judge_hang(const JobIndex& index, const Hang& hang) {
   return verdict;
 }
 
+// An earlier value may have stood in what is missing.
+bool may_have_lost_records(const JobIndex& index, std::int64_t before_ns) {
+  return std::any_of(index.slots().begin(), index.slots().end(), [&](Slot slot) {
+    const WorkerTrace* worker = index.last(slot);
+    if (worker == nullptr || !JobIndex::is_whole(*worker)) return true;
+    if (worker->overwritten == 0) return false;
+    std::int64_t oldest = worker->last_written_ns;
+    for (const OpTrace& op : worker->ops) oldest = std::min(oldest, arrival_ns(op).value_or(oldest));
+    for (const Event& event : worker->events) oldest = std::min(oldest, event.at_ns);
+    return oldest > before_ns;
+  });
+}
+
 std::optional<Verdict> judge_not_finite(const JobIndex& index) {
   const SeenEvent* first = nullptr;
   std::string group;
@@ -290,9 +303,17 @@ std::optional<Verdict> judge_not_finite(const JobIndex& index) {
   for (const OpTrace& op : first->by->ops) {
     if (op.group == event.group.value_or(0) && op.sequence == event.number) kind = op.call.kind;
   }
+  const std::string op = name_op(kind, event.number, verdict.group);
+  if (may_have_lost_records(index, event.at_ns)) {
+    verdict.sentence = "a value that is not finite went into " + op + ", " + name_worker(index, *verdict.slot) +
+                       " gave one; records from before are lost, so it may not have been the first";
+    verdict.slot.reset();
+    verdict.worker.reset();
+    verdict.host.clear();
+    return verdict;
+  }
   verdict.sentence = name_worker(index, *verdict.slot) + " gave the first value that is not finite, " +
-                     (event.detail.empty() ? "a NaN or an infinity" : event.detail) + ", to " +
-                     name_op(kind, event.number, verdict.group);
+                     (event.detail.empty() ? "a NaN or an infinity" : event.detail) + ", to " + op;
   for (const SeenEvent& seen : index.events()) {
     if (seen.event->kind != EventKind::not_finite || verdict.evidence.size() >= most_evidence) continue;
     const Slot slot = seen.event->slots.empty() ? seen.by->slot.value_or(Slot(0)) : seen.event->slots.front();
@@ -369,11 +390,30 @@ Verdict judge_rest(const JobIndex& index, const std::vector<Death>& deaths) {
 // it.
 bool comes_before(const Hang& hang, const Death& death, const VerdictOptions& options) {
   if (hang.kind == Kind::no_culprit) return false;
-  const bool same = std::find(hang.culprits.begin(), hang.culprits.end(), death.slot) != hang.culprits.end();
   const bool given_up = !hang.wait->op->failure.empty() && hang.wait->until_ns < death.at_ns &&
                         hang.wait->until_ns - hang.wait->since_ns >= options.patience_ns;
   if (given_up) return true;
-  return death.was_asked() && !same && death.at_ns - hang.at_ns >= options.patience_ns;
+  return death.was_asked() && death.at_ns - hang.at_ns >= options.patience_ns;
+}
+
+// The first end that may be the cause of the others.
+std::vector<Death>::const_iterator find_root(const JobIndex& index, const std::vector<Death>& deaths,
+                                             const std::optional<Hang>& hang) {
+  const auto asked = std::count_if(deaths.begin(), deaths.end(), [](const Death& death) { return death.was_asked(); });
+  return std::find_if(deaths.begin(), deaths.end(), [&](const Death& death) {
+    if (death.consequence) return false;
+    // Several that were asked to end, or whose signal nobody saw: somebody ended the job.
+    if (death.was_asked() && asked > 1) return false;
+    if (speaks_for_itself(death)) return true;
+    // What it came of may stand in a file that is not there, or in that of another who is missed.
+    const bool all_others_told = std::all_of(index.slots().begin(), index.slots().end(), [&](Slot slot) {
+      const WorkerTrace* worker = index.last(slot);
+      return slot == death.slot || (worker != nullptr && JobIndex::is_whole(*worker));
+    });
+    const bool another_missed = hang.has_value() && hang->kind != Kind::no_culprit && !hang->culprits.empty() &&
+                                hang->culprits.front() != death.slot;
+    return all_others_told && !another_missed;
+  });
 }
 
 }  // namespace
@@ -393,7 +433,7 @@ Verdict judge(const recorder::JobTrace& job, const VerdictOptions& options) {
   const auto mismatch = find_mismatch(index);
   const auto hang = waits.find_hang();
   const auto not_finite = judge_not_finite(index);
-  const auto root = std::find_if(deaths.begin(), deaths.end(), [](const Death& death) { return !death.consequence; });
+  const auto root = find_root(index, deaths, hang);
   Verdict verdict;
   const bool mismatched_first = mismatch.has_value() && (root == deaths.end() || mismatch->at_ns < root->at_ns);
   if (mismatched_first) {

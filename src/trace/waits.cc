@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "trace/deaths.h"
 #include "trace/history.h"
 #include "trace/sentences.h"
 
@@ -46,8 +47,10 @@ bool is_loading(const WorkerTrace& worker) {
 }
 
 bool has_left(const WorkerTrace& worker) {
-  return worker.ended_in_order || std::any_of(worker.events.begin(), worker.events.end(),
-                                              [](const Event& event) { return event.kind == EventKind::ended; });
+  const auto is_error = [](const Event& event) {
+    return event.kind == EventKind::exception || (event.kind == EventKind::ended && exit_status(event.detail) != 0);
+  };
+  return worker.ended_in_order && std::none_of(worker.events.begin(), worker.events.end(), is_error);
 }
 
 // It has destroyed the group, its process goes on.
@@ -68,9 +71,11 @@ std::string last_action(const WorkerTrace& worker) {
 
 }  // namespace
 
-Waits::Waits(const JobIndex& index, const VerdictOptions& options) : index_(index), options_(options) {
+Waits::Waits(const JobIndex& index, const VerdictOptions& options)
+    : index_(index), options_(options), vacant_(vacant_slots(index)) {
   for (const GroupIndex& group : index.groups()) {
     for (const auto& [slot, standing] : group.standing) {
+      if (contains(vacant_, slot)) continue;
       if (standing.pending != nullptr) add(slot, &group, *standing.pending, group.name);
       if (standing.point_to_point != nullptr) add(slot, &group, *standing.point_to_point, group.name);
     }
@@ -113,7 +118,7 @@ void Waits::add_missing(Wait& wait, const GroupIndex& group) const {
     }
   }
   for (const Slot member : group.members) {
-    if (member == wait.slot) continue;
+    if (member == wait.slot || contains(vacant_, member)) continue;
     const auto found = group.standing.find(member);
     const WorkerTrace* worker = index_.last(member);
     if (found == group.standing.end() && (worker == nullptr || !JobIndex::is_whole(*worker))) {
@@ -168,6 +173,11 @@ std::optional<Hang> Waits::find_hang() const {
   for (const auto& [slot, wait] : missed_in) {
     if (!waits_of(slot).empty()) continue;
     Hang hang = judge_sink(slot);
+    // The record of an op that it is in may be among those that are lost.
+    if (hang.kind == Kind::stuck && (index_.last(slot) == nullptr || !JobIndex::is_whole(*index_.last(slot)))) {
+      silent.insert(slot);
+      continue;
+    }
     hang.wait = wait;
     hang.at_ns = wait->since_ns;
     std::string how;

@@ -56,6 +56,7 @@ class Waits {
 
   const JobIndex& index_;
   const VerdictOptions options_;
+  const std::vector<Slot> vacant_;  // nobody waits for these
   std::vector<Wait> waits_;
 };
 
