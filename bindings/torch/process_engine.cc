@@ -87,7 +87,9 @@ Result<std::shared_ptr<Engine>> acquire_engine(Slot world_slot, std::uint32_t wo
     options->job = run == nullptr ? "plain" : run;
     options->member_word = "rank";
   }
+  // If there can be no file it has been said once.
   options->recorder = open_process_recorder(*options);
+  options->records = options->recorder != nullptr;
   auto started = Engine::start(std::move(*options));
   if (started.ok()) {
     if (sharing_is_wanted(coordinated)) {

@@ -51,8 +51,9 @@ struct EngineOptions {
   // How errors name a member: "slot 2" in a coordinated job, "rank 2" in a plain one.
   std::string member_word = "slot";
   // Where it records what its groups do. nullptr: a file of its own in $CLOSERANKS_TRACE_DIR; nowhere if that is not
-  // set.
+  // set, or if it is not to record at all.
   std::shared_ptr<recorder::RingWriter> recorder;
+  bool records = true;
 };
 
 // What a boundary or a join hands out while newcomers are let in: the group over which the state moves, named by slots.

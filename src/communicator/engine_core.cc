@@ -44,7 +44,7 @@ std::uint32_t spins_for(std::uint32_t processes) {
 }
 
 std::shared_ptr<recorder::RingWriter> recorder_of(const EngineOptions& options) {
-  if (!recorder::recording) return nullptr;
+  if (!recorder::recording || !options.records) return nullptr;
   if (options.recorder != nullptr) return options.recorder;
   recorder::RingOptions ring;
   ring.job = options.job;
