@@ -249,10 +249,8 @@ bool went_on_without(const JobIndex& index, const Death& death) {
       if (standing.worker == death.worker) continue;
       for (const OpTrace* op : standing.ops) {
         if (!op->finished_ns.has_value() || !op->failure.empty()) continue;
-        const bool left_out = !op->contributors.empty() && std::find(op->contributors.begin(), op->contributors.end(),
-                                                                     death.slot) == op->contributors.end();
         const bool later = *op->finished_ns > death.at_ns + clock_slack_ns;
-        if (next.has_value() ? op->sequence >= *next : later && (left_out || op->repaired)) return true;
+        if (next.has_value() ? op->sequence >= *next : later) return true;
       }
     }
   }
@@ -261,6 +259,13 @@ bool went_on_without(const JobIndex& index, const Death& death) {
 
 // A later worker of the slot took part in the job.
 bool was_replaced(const JobIndex& index, const Death& death) {
+  // Whoever watched has seen what became of a later worker of the slot.
+  const bool seen_later = std::any_of(index.events().begin(), index.events().end(), [&](const SeenEvent& seen) {
+    const Event& event = *seen.event;
+    return !event.slots.empty() && event.slots.front() == death.slot && death.id.has_value() &&
+           event.worker.has_value() && *event.worker > *death.id;
+  });
+  if (seen_later) return true;
   const WorkerTrace* last = index.last(death.slot);
   if (last == nullptr || last == death.worker) return false;
   if (death.worker == nullptr && (!death.id.has_value() || !last->worker.has_value() || *death.id >= *last->worker)) {

@@ -397,22 +397,14 @@ bool comes_before(const Hang& hang, const Death& death, const VerdictOptions& op
 }
 
 // The first end that may be the cause of the others.
-std::vector<Death>::const_iterator find_root(const JobIndex& index, const std::vector<Death>& deaths,
-                                             const std::optional<Hang>& hang) {
+std::vector<Death>::const_iterator find_root(const std::vector<Death>& deaths) {
   const auto asked = std::count_if(deaths.begin(), deaths.end(), [](const Death& death) { return death.was_asked(); });
   return std::find_if(deaths.begin(), deaths.end(), [&](const Death& death) {
     if (death.consequence) return false;
     // Several that were asked to end, or whose signal nobody saw: somebody ended the job.
     if (death.was_asked() && asked > 1) return false;
-    if (speaks_for_itself(death)) return true;
-    // What it came of may stand in a file that is not there, or in that of another who is missed.
-    const bool all_others_told = std::all_of(index.slots().begin(), index.slots().end(), [&](Slot slot) {
-      const WorkerTrace* worker = index.last(slot);
-      return slot == death.slot || (worker != nullptr && JobIndex::is_whole(*worker));
-    });
-    const bool another_missed = hang.has_value() && hang->kind != Kind::no_culprit && !hang->culprits.empty() &&
-                                hang->culprits.front() != death.slot;
-    return all_others_told && !another_missed;
+    // What any other end came of may stand in a file that is not there.
+    return speaks_for_itself(death);
   });
 }
 
@@ -433,7 +425,7 @@ Verdict judge(const recorder::JobTrace& job, const VerdictOptions& options) {
   const auto mismatch = find_mismatch(index);
   const auto hang = waits.find_hang();
   const auto not_finite = judge_not_finite(index);
-  const auto root = find_root(index, deaths, hang);
+  const auto root = find_root(deaths);
   Verdict verdict;
   const bool mismatched_first = mismatch.has_value() && (root == deaths.end() || mismatch->at_ns < root->at_ns);
   if (mismatched_first) {

@@ -173,8 +173,10 @@ std::optional<Hang> Waits::find_hang() const {
   for (const auto& [slot, wait] : missed_in) {
     if (!waits_of(slot).empty()) continue;
     Hang hang = judge_sink(slot);
-    // The record of an op that it is in may be among those that are lost.
-    if (hang.kind == Kind::stuck && (index_.last(slot) == nullptr || !JobIndex::is_whole(*index_.last(slot)))) {
+    // The record of an op that it is in, or of why it ended, may be among those that are lost.
+    const bool by_absence =
+        hang.kind == Kind::stuck || hang.kind == Kind::left_early || hang.kind == Kind::data_starved;
+    if (by_absence && (index_.last(slot) == nullptr || !JobIndex::is_whole(*index_.last(slot)))) {
       silent.insert(slot);
       continue;
     }

@@ -268,7 +268,7 @@ void World::arrive(Slot slot, const Item& item) {
     at(now_ + *plan_.timeout, [this, slot, still] {
       if (!still()) return;
       tell_wait(slot, EventKind::timeout);
-      fail(slot, "timed out");
+      fail(slot, "Timeout: not all members came");
     });
   }
   const auto gone = [this](Slot member) { return worker(member).gone; };

@@ -1,0 +1,106 @@
+#include "trace/live.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+
+namespace closeranks::trace {
+
+using recorder::Event;
+using recorder::EventKind;
+using recorder::Role;
+using recorder::WorkerTrace;
+
+namespace {
+
+// A process that reads from a disk is in uninterruptible sleep for a moment: only one that stays there is in trouble.
+constexpr int looks = 3;
+constexpr auto between_looks = std::chrono::milliseconds(20);
+
+std::string read_text(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::string trimmed(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+std::string this_host() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+// Its state letter; 0: there is no such process.
+char state_of(std::uint32_t pid) {
+  const std::string stat = read_text("/proc/" + std::to_string(pid) + "/stat");
+  const std::size_t end = stat.rfind(')');
+  return end == std::string::npos || end + 2 >= stat.size() ? '\0' : stat[end + 2];
+}
+
+// A pid may be another process's by now: the worker is the one that has the file mapped.
+std::optional<bool> is_running(const WorkerTrace& worker) {
+  const char state = state_of(worker.pid);
+  if (state == '\0' || state == 'Z' || state == 'X') return false;
+  const std::string maps = read_text("/proc/" + std::to_string(worker.pid) + "/maps");
+  if (maps.empty()) return std::nullopt;
+  return maps.find(std::filesystem::path(worker.file).filename().string()) != std::string::npos;
+}
+
+std::string trouble_of(std::uint32_t pid) {
+  char state = state_of(pid);
+  if (state == 'T') return "stopped (T)";
+  for (int look = 1; look < looks && state == 'D'; ++look) {
+    std::this_thread::sleep_for(between_looks);
+    state = state_of(pid);
+  }
+  if (state != 'D') return "";
+  const std::string call = trimmed(read_text("/proc/" + std::to_string(pid) + "/wchan"));
+  return "in the kernel: " + (call.empty() || call == "0" ? "it does not say where" : call);
+}
+
+std::int64_t monotonic_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace
+
+void look_at_processes(recorder::JobTrace& job) {
+  const std::string boot = trimmed(read_text("/proc/sys/kernel/random/boot_id"));
+  const std::string host = this_host();
+  WorkerTrace observer;
+  observer.role = Role::agent;
+  observer.file = "/proc";
+  observer.writer = "closeranks trace";
+  observer.host = host;
+  for (WorkerTrace& worker : job.workers) {
+    // Another container of this machine has the same boot and other pids; its host's name tells.
+    if (worker.pid == 0 || boot.empty() || worker.boot_id != boot || worker.host != host) continue;
+    worker.running = is_running(worker);
+    if (worker.running != true) continue;
+    job.read_ns = monotonic_ns() + worker.clock_offset_ns;
+    if (worker.role != Role::worker || !worker.slot.has_value()) continue;
+    const std::string trouble = trouble_of(worker.pid);
+    if (trouble.empty()) continue;
+    Event event;
+    event.kind = EventKind::peer_state;
+    event.at_ns = job.read_ns;
+    event.slots = {*worker.slot};
+    event.worker = worker.worker;
+    event.detail = trouble;
+    observer.events.push_back(event);
+  }
+  observer.last_written_ns = job.read_ns;
+  if (!observer.events.empty()) job.workers.push_back(std::move(observer));
+}
+
+}  // namespace closeranks::trace
