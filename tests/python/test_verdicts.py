@@ -40,6 +40,7 @@ class Case:
     slot: int | None = CULPRIT
     says: tuple[str, ...] = ()  # in the sentence or the evidence
     flags: tuple[str, ...] = ()
+    told: bool = False  # the survivors' exceptions have the verdict
 
 
 # The sentence names what the user needs: the signal, the exception, the function, the kernel's call, the calls.
@@ -59,9 +60,9 @@ UNDER_RUN = (
     Case("ok", slot=NOBODY),
 )
 PLAIN = (
-    Case("killed"),
-    Case("stuck"),
-    Case("exception", says=("ValueError: batch 17 has no labels",)),
+    Case("killed", told=True),
+    Case("stuck", told=True),
+    Case("exception", says=("ValueError: batch 17 has no labels",), told=True),
     Case("wrong_op", says=("all_gather", "all_reduce")),
     Case("wrong_shape", says=("999", "1000")),
     Case("wrong_dtype", says=("float64", "float32")),
@@ -77,6 +78,7 @@ class Found:
 
     looks: list[dict[str, Any]] = field(default_factory=list)
     output: str = ""
+    told: list[str] = field(default_factory=list)  # in the survivors' exceptions
 
     @property
     def last(self) -> dict[str, Any]:
@@ -147,6 +149,11 @@ def run_case(folder: Path, case: Case) -> Found:
     return found
 
 
+def told(output: Path) -> list[str]:
+    """The verdicts in the exceptions of the job's processes."""
+    return [line for line in output.read_text().splitlines() if line.startswith("verdict: ")]
+
+
 def run_plain(folder: Path, cases: list[Case]) -> dict[str, Found]:
     """All side by side, with no agent that would watch or end them."""
     command = [sys.executable, str(HERE / "plain_jobs.py"), str(folder), "5", *(case.kind for case in cases)]
@@ -155,12 +162,17 @@ def run_plain(folder: Path, cases: list[Case]) -> dict[str, Found]:
     try:
         for case in cases:
             watch(folder / case.kind / "trace", case, found[case.kind], lambda: process.poll() is not None)
+        for case in cases:
+            deadline = time.monotonic() + 20
+            while case.told and len(told(folder / case.kind / "output")) < 2 and time.monotonic() < deadline:
+                time.sleep(0.1)
     finally:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=20)
         stop(process)
     for case in cases:
         found[case.kind].output = (folder / case.kind / "output").read_text()
+        found[case.kind].told = told(folder / case.kind / "output")
     return found
 
 
@@ -213,3 +225,7 @@ def test_the_verdict_under_run(outcomes: Outcomes, case: Case) -> None:
 def test_the_verdict_on_plain_processes(outcomes: Outcomes, case: Case) -> None:
     found = outcomes["plain", case.kind].result(timeout=300)
     check(found, case)
+    if case.told:
+        assert len(found.told) == WORKERS - 1, found.output
+        for line in found.told:
+            assert f"slot {CULPRIT}" in line and all(said in line for said in case.says), line
