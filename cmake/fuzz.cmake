@@ -31,6 +31,11 @@ function(closeranks_fuzz)
     if(name STREQUAL "store")
       target_sources(${program} PRIVATE ${CMAKE_SOURCE_DIR}/src/agent/store_protocol.cc)
     endif()
+    # torch's dumps: the reader of their layer, without its files and processes.
+    if(name STREQUAL "pickle")
+      target_sources(${program} PRIVATE ${CMAKE_SOURCE_DIR}/src/trace/pickle_reader.cc
+                                        ${CMAKE_SOURCE_DIR}/src/trace/torch_dump.cc)
+    endif()
   endforeach()
   if(CLOSERANKS_FUZZ)
     add_custom_target(fuzz DEPENDS ${programs})
