@@ -63,7 +63,7 @@ class Terminal:
     def lines(self) -> list[str]:
         """Of the newest whole frame."""
         frame = self.shown.split("\x1b[H")[-2]
-        return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in frame.split("\r\n")]
+        return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", line) for line in frame.split("\n")]
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -151,7 +151,7 @@ def run_case(folder: Path, case: Case) -> Found:
 
 def told(output: Path) -> list[str]:
     """The verdicts in the exceptions of the job's processes."""
-    return [line for line in output.read_text().splitlines() if line.startswith("verdict: ")]
+    return [line for line in output.read_text().splitlines() if "]: verdict: " in line]
 
 
 def run_plain(folder: Path, cases: list[Case]) -> dict[str, Found]:
