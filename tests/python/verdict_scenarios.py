@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 CULPRIT = 1
 ORDINARY_STEPS = 3
+STEP_S = 0.2  # long enough for a coordinator to see that the worker gets on
 FOR_EVER = 600.0  # seconds; each job is ended long before
 
 
@@ -50,6 +51,7 @@ class Job:
     def ordinary_steps(self) -> None:
         for _ in range(ORDINARY_STEPS):
             self.begin_step()
+            time.sleep(STEP_S)
             self.reduce()
         self.begin_step()
 
