@@ -4,7 +4,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 # All layers that a worker needs, in one archive: users link one thing, and no layer becomes public by being installed.
-set(closeranks_library_layers base membership algorithm transport control communicator)
+set(closeranks_library_layers base membership algorithm transport control recorder communicator)
 foreach(layer ${closeranks_library_layers})
   list(APPEND closeranks_library_objects $<TARGET_OBJECTS:closeranks_${layer}>)
 endforeach()

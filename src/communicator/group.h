@@ -227,8 +227,9 @@ class Group {
   void begin_copy(Operation& operation, const Call& call, const CallShape& shape, std::uint64_t sequence);
   [[nodiscard]] bool is_usual();
   [[nodiscard]] const SmallCall* small_call(const Call& call);
-  Await await_all(std::uint64_t sequence, Patience& patience, const DriveLock& lock);
-  bool finish_small(const Call& call, const SmallCall& small, std::uint64_t sequence);
+  Await await_all(std::uint64_t sequence, Patience& patience, const DriveLock& lock, OpRecorder::Small& recorded);
+  bool finish_small(const Call& call, const SmallCall& small, std::uint64_t sequence,
+                    const OpRecorder::Small& recorded);
 
   // group_joins.cc
   void do_alone(const std::shared_ptr<Operation>& operation);

@@ -55,6 +55,7 @@ bool Group::enter_next() {
       signature_of(call, agreed_bytes, operation->entries_entered, machine_.policy(), options_.lowest_member_is_root);
   copy_in(entry);
   publish(entry, call, operation->shape().unit_bytes, operation->weight, signature, operation->step_start);
+  if (recorder_.on()) recorder_.entered_word(sequence + 1);
   --entries_queued_;
   ++operation->entries_entered;
   const bool all_known = !operation->exchange || operation->exchange->settled();
@@ -88,7 +89,6 @@ void Group::publish(const InFlight& entry, const Call& call, std::uint64_t call_
   members_.own().entered().store(entry.sequence + 1, release);
   slot.ready.store(entry.sequence + 1, release);
   ring_pending_ = true;
-  if (recorder_.on()) recorder_.entered_word(entry.sequence + 1);
 }
 
 // The first entry of a step; `next_entry` if that is it. All members issue the same ops between the same two steps.

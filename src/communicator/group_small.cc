@@ -38,14 +38,13 @@ Group::Run Group::run(const Call& call, Patience& patience, const DriveLock& loc
   if (small->input_bytes > 0) {
     copy_from(call.inputs, 0, members_.own().descriptor_slot(sequence).payload.data(), small->input_bytes);
   }
-  OpRecorder::Small recorded;
-  if (recorder_.on()) recorded = recorder_.small_begins(call, small->facts, sequence, small->bytes);
+  OpRecorder::Small recorded{0, sequence, small->bytes, small->facts};
+  recorded.facts.shape = call.shape;
   publish(entry, call, small->plan.unit_bytes, call.reduce == ReduceOp::premul_sum ? call.factor : weight_,
           small->signature, step_start);
-  const Await others = await_all(sequence, patience, lock);
-  if (others == Await::all_here && finish_small(call, *small, sequence)) {
+  const Await others = await_all(sequence, patience, lock, recorded);
+  if (others == Await::all_here && finish_small(call, *small, sequence, recorded)) {
     entries_.take_back();
-    if (recorder_.on()) recorder_.small_ends(recorded, last_arrival_, contributors_);
     return {true, false, nullptr};
   }
   // An op as any other from here on.
@@ -61,6 +60,7 @@ Group::Run Group::run(const Call& call, Patience& patience, const DriveLock& loc
     recorder_.issued(*entry.operation, recorded.start_ns);
     recorder_.entered(*entry.operation, recorder::Algorithm::in_line, recorded.start_ns);
     recorder_.current(entry.operation.get());
+    recorder_.entered_word(sequence + 1);
   }
   return {false, others == Await::over, entry.operation};
 }
@@ -144,13 +144,15 @@ const Group::SmallCall* Group::small_call(const Call& call) {
 }
 
 // Until all present members have entered. Whoever wants the lock meanwhile gets it.
-Group::Await Group::await_all(std::uint64_t sequence, Patience& patience, const DriveLock& lock) {
+Group::Await Group::await_all(std::uint64_t sequence, Patience& patience, const DriveLock& lock,
+                              OpRecorder::Small& recorded) {
   last_arrival_ = members_.self();
   for (std::uint32_t r = 0; r < rings_.size(); ++r) {
     if (rings_[r] == nullptr || Rank{r} == members_.self()) continue;
     const transport::DescriptorSlot& slot = rings_[r][sequence & ring_mask_];
     while (slot.ready.load(std::memory_order_acquire) != sequence + 1) {
       last_arrival_ = Rank{r};
+      if (recorder_.on() && recorded.start_ns == 0) recorder_.small_waits(recorded);
       if (lock.wanted()) return Await::wanted;
       if (!patience.pause()) return Await::over;
     }
@@ -159,7 +161,8 @@ Group::Await Group::await_all(std::uint64_t sequence, Patience& patience, const 
 }
 
 // What the machine would ask for in the usual case, in its order. False: it is not usual.
-bool Group::finish_small(const Call& call, const SmallCall& small, std::uint64_t sequence) {
+bool Group::finish_small(const Call& call, const SmallCall& small, std::uint64_t sequence,
+                         const OpRecorder::Small& recorded) {
   sources_.assign(rings_.size(), nullptr);
   weights_.assign(rings_.size(), 0.0);
   for (std::uint32_t r = 0; r < rings_.size(); ++r) {
@@ -188,7 +191,9 @@ bool Group::finish_small(const Call& call, const SmallCall& small, std::uint64_t
   members_.own().completed().store(sequence + 1, std::memory_order_release);
   action.kind = Action::Kind::publish_completed;
   machine_.done(action);
-  memory_.add(sequence, small.plan.kind, small.plan.unit_bytes, coarse_unix_ns(), contributors_);
+  const std::int64_t ended_unix_ns =
+      recorder_.on() ? recorder_.small_ends(recorded, last_arrival_, contributors_) : coarse_unix_ns();
+  memory_.add(sequence, small.plan.kind, small.plan.unit_bytes, ended_unix_ns, contributors_);
   return true;
 }
 

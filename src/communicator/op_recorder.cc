@@ -146,28 +146,45 @@ recorder::NameId OpRecorder::contributors_name(const std::shared_ptr<const Contr
   return named_id_;
 }
 
-void OpRecorder::small_ends(const Small& small, Rank last_arrival,
-                            const std::shared_ptr<const Contributors>& contributors) {
-  Record record;
-  record.at_ns = recorder::now_ns();
-  record.extra = contributors_name(contributors);
-  record.group = group_;
-  record.kind = RecordKind::small;
-  const std::uint32_t duration_ns = cut_to_32_bits(record.at_ns - small.start_ns);
-  recorder::SmallBody body;  // NOLINT: all of it is set
+namespace {
+
+recorder::SmallBody body_of(const OpRecorder::Small& small) {
+  recorder::SmallBody body{};
   body.sequence = small.sequence;
   body.bytes = static_cast<std::uint32_t>(small.bytes);
-  body.duration_ns = duration_ns;
-  body.waited_ns = last_arrival == self_ ? 0 : duration_ns;
   body.shape = small.facts.shape;
   body.root = small.facts.root;
-  body.last_arrival = rank_field(last_arrival);
+  body.last_arrival = recorder::no_rank;
   body.op = small.facts.op;
   body.dtype = small.facts.dtype;
   body.reduce = small.facts.reduce;
-  body.zero = 0;
-  ring_->write(record, body);
-  ring_->completed(group_, small.sequence + 1);
+  return body;
+}
+
+}  // namespace
+
+void OpRecorder::small_waits(Small& small) {
+  small.start_ns = clock_.now();
+  Record record;
+  record.at_ns = small.start_ns;
+  record.group = group_;
+  record.kind = RecordKind::waiting;
+  ring_->write_small(record, body_of(small));
+}
+
+std::int64_t OpRecorder::small_ends(const Small& small, Rank last_arrival,
+                                    const std::shared_ptr<const Contributors>& contributors) {
+  Record record;
+  record.at_ns = clock_.now();
+  record.extra = contributors_name(contributors);
+  record.group = group_;
+  record.kind = RecordKind::small;
+  recorder::SmallBody body = body_of(small);
+  if (small.start_ns != 0) body.duration_ns = cut_to_32_bits(record.at_ns - small.start_ns);
+  if (last_arrival != self_) body.waited_ns = body.duration_ns;
+  body.last_arrival = rank_field(last_arrival);
+  ring_->write_small(record, body);
+  return record.at_ns + ring_->unix_offset_ns();
 }
 
 void OpRecorder::event(recorder::EventRecord event) {

@@ -51,27 +51,16 @@ class OpRecorder {
   // What does not change from one call to the next but the shape.
   static recorder::CallFacts facts_of(const Call& call);
   struct Small {
-    std::int64_t start_ns = 0;
+    std::int64_t start_ns = 0;  // 0: it has waited for nobody
     std::uint64_t sequence = 0;
     std::uint64_t bytes = 0;
     recorder::CallFacts facts;
   };
-  // It is entered next; returns its start.
-  Small small_begins(const Call& call, recorder::CallFacts facts, std::uint64_t sequence, std::uint64_t bytes) {
-    facts.shape = call.shape;
-    const Small small{recorder::now_ns(), sequence, bytes, facts};
-    recorder::CurrentOp current;
-    current.sequence = sequence;
-    current.issued_ns = current.entered_ns = small.start_ns;
-    current.bytes = bytes;
-    current.call = facts;
-    current.present = 1;
-    ring_->current(group_, current);
-    current_ = 0;
-    ring_->entered(group_, sequence + 1);
-    return small;
-  }
-  void small_ends(const Small& small, Rank last_arrival, const std::shared_ptr<const Contributors>& contributors);
+  // It is entered, and somebody is not: only then there is time to say so, and a reason.
+  void small_waits(Small& small);
+  // Returns its end, in unix time.
+  std::int64_t small_ends(const Small& small, Rank last_arrival,
+                          const std::shared_ptr<const Contributors>& contributors);
 
   // ---- events ---------------------------------------------------------------------------------------------------
   // Of this group.
@@ -85,6 +74,7 @@ class OpRecorder {
 
   std::shared_ptr<recorder::RingWriter> ring_;
   std::uint16_t group_ = recorder::no_group;
+  recorder::QuickClock clock_;
   Rank self_;
   std::size_t members_ = 0;
   std::uint64_t transferred_bytes_ = 0;

@@ -1,4 +1,4 @@
-// The bytes of a recorder's file (docs/recorder.md): header, table of names, table of groups, ring of records. Little
+// The bytes of a recorder's file (docs/recorder.md): header, tables of groups and names, rings of records. Little
 // endian, fixed widths. All of it is written with plain stores into a shared mapping, so that what was stored before a
 // SIGKILL is in the file. Nothing of it is trusted by a reader.
 #pragma once
@@ -47,7 +47,7 @@ struct FileHeader {
   std::uint32_t groups;
   std::uint32_t group_bytes;
   std::uint64_t records_offset;
-  std::uint32_t records;  // a power of 2
+  std::uint32_t records;  // of ops; a power of 2
   std::uint32_t record_bytes;
   std::uint32_t role;  // trace.h: Role
   std::uint32_t slot;  // no_slot: none
@@ -55,7 +55,7 @@ struct FileHeader {
   std::uint32_t has_worker;
   std::uint32_t slots_in_job;
   std::uint32_t pid;
-  std::uint32_t zero;
+  std::uint32_t event_records;                // a ring of their own, behind that of the ops; a power of 2
   std::int64_t opened_ns;                     // CLOCK_MONOTONIC of its host, as all times in the file
   std::atomic<std::int64_t> clock_offset_ns;  // its host's clock + this = the job's clock
   std::atomic<std::int64_t> unix_offset_ns;   // its host's clock + this = unix time
@@ -66,10 +66,11 @@ struct FileHeader {
   std::array<char, 64> writer;
   std::array<char, 48> boot_id;
   std::array<char, 1024> command_line;
-  std::array<std::uint8_t, 2440> zeros;
+  std::array<std::uint8_t, 2376> zeros;
   // Cache lines of their own: they change all the time. A reader needs none of them.
-  std::atomic<std::uint64_t> next_record;
-  std::array<std::uint64_t, 7> line;
+  std::array<std::uint64_t, 8> line;
+  std::atomic<std::uint64_t> next_event;
+  std::array<std::uint64_t, 7> line_too;
   std::atomic<std::uint64_t> names_used;  // bytes of the table
   std::atomic<std::uint64_t> names_lost;  // that did not fit
   std::atomic<std::uint32_t> groups_used;
@@ -81,7 +82,7 @@ static_assert(offsetof(FileHeader, role) == 72);
 static_assert(offsetof(FileHeader, opened_ns) == 104);
 static_assert(offsetof(FileHeader, job) == 136);
 static_assert(offsetof(FileHeader, command_line) == 376);
-static_assert(offsetof(FileHeader, next_record) == 3840);
+static_assert(offsetof(FileHeader, next_event) == 3840);
 static_assert(offsetof(FileHeader, names_used) == 3904);
 
 // ---- names ---------------------------------------------------------------------------------------------------------
@@ -119,6 +120,7 @@ enum class RecordKind : std::uint8_t {
   failed = 5,    // EndBody
   small = 6,     // SmallBody: from its call to its result in one go, at its end
   event = 7,     // EventBody
+  waiting = 8,   // SmallBody without its end: entered, and somebody is not. Its `small` takes the same place
 };
 
 struct CallBody {
@@ -175,7 +177,8 @@ static_assert(sizeof(CallBody) == 32 && sizeof(MovedBody) == 32 && sizeof(EndBod
 
 inline constexpr std::uint32_t event_names_slots = 1;
 
-// Record i lies in place i mod records.
+// Record i of a ring lies in place i mod its records. Ops have one ring and events the other: a flood of small ops
+// takes no event away.
 struct Record {
   std::uint64_t stamp = 0;  // i + 1
   std::int64_t at_ns = 0;
@@ -192,7 +195,7 @@ static_assert(static_cast<int>(EventKind::timeout) == 20, "their numbers are in 
 
 // ---- groups --------------------------------------------------------------------------------------------------------
 
-// What the worker is in: the oldest op of the group that is not over.
+// What the worker is in: the oldest op of the group that is not over. Not of a small one, which has a record for it.
 struct CurrentOp {
   std::uint64_t sequence = 0;
   std::int64_t issued_ns = 0;
@@ -200,8 +203,8 @@ struct CurrentOp {
   std::uint64_t bytes = 0;
   CallFacts call;
   std::uint32_t thread = 0;
-  std::uint32_t number = 0;   // as Record::extra; 0: of a small op
-  std::uint32_t present = 0;  // 1: there is one. An entered one is over when `completed` is past its sequence
+  std::uint32_t number = 0;   // as Record::extra
+  std::uint32_t present = 0;  // 1: there is one
   std::uint32_t zero = 0;
   std::uint32_t check = 0;  // block_check()
 };
@@ -218,7 +221,7 @@ struct GroupEntry {
   std::atomic<std::uint8_t> policy;
   std::uint8_t zero;
   std::array<std::uint64_t, 3> zeros;
-  // The group's words, a line each.
+  // The group's words, a line each; small ops leave them as they are.
   std::atomic<std::uint64_t> entered;  // entries
   std::atomic<std::uint64_t> completed;
   std::array<std::uint64_t, 6> line;
@@ -231,19 +234,57 @@ static_assert(offsetof(GroupEntry, entered) == 64 && offsetof(GroupEntry, curren
 
 // Of 64 bytes whose last 4 are the check itself. Against torn writes, not against forgers. Never 0: zeros are no
 // record. Products that do not wait for each other: a few nanoseconds.
-inline std::uint32_t block_check(const void* block) {
-  constexpr std::array<std::uint64_t, 8> factors{0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9,
-                                                 0xd6e8feb86659fd93, 0xa0761d6478bd642f, 0xe7037ed1a0b428db,
-                                                 0x8ebc6af09c88c6e3, 0x589965cc75374cc3};
-  std::array<std::uint64_t, 8> words;  // NOLINT: filled by the copy
-  std::memcpy(words.data(), block, sizeof(words));
-  words[7] &= 0xffffffff;
-  std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    sum += (words[i] ^ words[i] >> 32) * factors[i];  // the high half counts in the low bits, too
-  }
+using BlockWords = std::array<std::uint64_t, 8>;
+inline std::uint32_t block_check(const BlockWords& words) {
+  // The high half counts in the low bits, too.
+  const auto mixed = [](std::uint64_t word, std::uint64_t factor) { return (word ^ word >> 32) * factor; };
+  const std::uint64_t sum = mixed(words[0], 0x9e3779b97f4a7c15) + mixed(words[1], 0xc2b2ae3d27d4eb4f) +
+                            mixed(words[2], 0x165667b19e3779f9) + mixed(words[3], 0xd6e8feb86659fd93) +
+                            mixed(words[4], 0xa0761d6478bd642f) + mixed(words[5], 0xe7037ed1a0b428db) +
+                            mixed(words[6], 0x8ebc6af09c88c6e3) + mixed(words[7] & 0xffffffff, 0x589965cc75374cc3);
   const auto check = static_cast<std::uint32_t>(sum >> 32 ^ sum);
   return check == 0 ? 1 : check;
+}
+inline std::uint32_t block_check(const void* block) {
+  BlockWords words;  // NOLINT: filled by the copy
+  std::memcpy(words.data(), block, sizeof(words));
+  return block_check(words);
+}
+
+// The same bytes as the structs above, put together in registers: a struct whose small fields are written one by one
+// and read again as words would have the processor wait for each.
+inline std::uint64_t halves(std::uint32_t low, std::uint32_t high) { return low | std::uint64_t{high} << 32; }
+inline std::uint64_t first_of(const CallFacts& call) {
+  return call.shape | std::uint64_t{call.root} << 32 | std::uint64_t{call.op} << 48 | std::uint64_t{call.dtype} << 56;
+}
+inline std::uint32_t last_of(const CallFacts& call) { return call.reduce | std::uint32_t{call.algorithm} << 8; }
+inline BlockWords words_of(const CurrentOp& op) {
+  return {op.sequence,
+          static_cast<std::uint64_t>(op.issued_ns),
+          static_cast<std::uint64_t>(op.entered_ns),
+          op.bytes,
+          first_of(op.call),
+          halves(last_of(op.call), op.thread),
+          halves(op.number, op.present),
+          0};
+}
+inline BlockWords words_of(const Record& record, const SmallBody& small) {
+  const std::uint32_t kinds = small.op | std::uint32_t{small.dtype} << 8 | std::uint32_t{small.reduce} << 16;
+  const std::uint32_t ranks = small.root | std::uint32_t{small.last_arrival} << 16;
+  const std::uint32_t last =
+      record.group | static_cast<std::uint32_t>(record.kind) << 16 | std::uint32_t{record.flags} << 24;
+  return {record.stamp,
+          static_cast<std::uint64_t>(record.at_ns),
+          small.sequence,
+          halves(small.bytes, small.duration_ns),
+          halves(small.waited_ns, small.shape),
+          halves(ranks, kinds),
+          halves(record.thread, record.extra),
+          last};
+}
+inline void store_sealed(void* place, BlockWords words) {
+  words[7] = (words[7] & 0xffffffff) | std::uint64_t{block_check(words)} << 32;
+  std::memcpy(place, words.data(), sizeof(words));
 }
 
 // FNV-1a, folded to 32 bits, never 0.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <map>
 #include <system_error>
@@ -61,9 +62,9 @@ class Reader {
  private:
   Status read_header();
   void read_groups();
-  void read_records();
+  void read_records(std::uint64_t offset, std::uint64_t records);
   void read_record(const Record& record);
-  void read_current(std::uint16_t index, const CurrentOp& current, std::uint64_t completed);
+  void read_current(std::uint16_t index, const CurrentOp& current);
   void finish();
 
   [[nodiscard]] std::span<const std::byte> part(std::uint64_t offset, std::uint64_t bytes) const;
@@ -84,7 +85,7 @@ class Reader {
   // Of the header, once found sound.
   std::uint64_t names_offset_ = 0, names_bytes_ = 0, groups_offset_ = 0, records_offset_ = 0;
   std::uint32_t groups_ = 0;
-  std::uint64_t records_ = 0;
+  std::uint64_t records_ = 0, event_records_ = 0;
   std::uint64_t texts_left_ = most_text_bytes;
   std::map<std::uint16_t, std::uint32_t> group_indices_;  // of the file -> of the trace
   struct Known {
@@ -92,7 +93,6 @@ class Reader {
     bool over = false;
   };
   std::map<std::pair<std::uint32_t, std::uint32_t>, Known> known_;  // by group and number
-  std::map<std::uint32_t, std::uint64_t> small_below_;              // by group: the small ops below it are over
 };
 
 // [offset, offset + bytes) as far as the file has it.
@@ -117,12 +117,14 @@ Status Reader::read_header() {
     return offset >= sizeof(FileHeader) && offset % 8 == 0 && offset <= header.total_bytes &&
            bytes <= header.total_bytes - offset;
   };
-  const bool sound = header.header_bytes == sizeof(FileHeader) && header.group_bytes == sizeof(GroupEntry) &&
-                     header.record_bytes == sizeof(Record) && header.total_bytes <= most_file_bytes &&
-                     header.groups < no_group && header.records > 0 && header.records <= most_records &&
-                     (header.records & (header.records - 1)) == 0 && within(header.names_offset, header.names_bytes) &&
-                     within(header.groups_offset, std::uint64_t{header.groups} * sizeof(GroupEntry)) &&
-                     within(header.records_offset, std::uint64_t{header.records} * sizeof(Record));
+  const bool sound =
+      header.header_bytes == sizeof(FileHeader) && header.group_bytes == sizeof(GroupEntry) &&
+      header.record_bytes == sizeof(Record) && header.total_bytes <= most_file_bytes && header.groups < no_group &&
+      header.records > 0 && header.records <= most_records && std::has_single_bit(header.records) &&
+      header.event_records <= most_records && std::has_single_bit(header.event_records) &&
+      within(header.names_offset, header.names_bytes) &&
+      within(header.groups_offset, std::uint64_t{header.groups} * sizeof(GroupEntry)) &&
+      within(header.records_offset, (std::uint64_t{header.records} + header.event_records) * sizeof(Record));
   if (!sound) return refused("has a damaged header");
   if (bytes_.size() < header.total_bytes) {
     trace_.remarks.push_back("cut short: " + std::to_string(bytes_.size()) + " of " +
@@ -134,6 +136,7 @@ Status Reader::read_header() {
   groups_ = header.groups;
   records_offset_ = header.records_offset;
   records_ = header.records;
+  event_records_ = header.event_records;
   trace_.writer = text_of(header.writer);
   trace_.role = header.role == static_cast<std::uint32_t>(Role::agent) ? Role::agent : Role::worker;
   trace_.job = text_of(header.job);
@@ -236,23 +239,24 @@ void Reader::read_groups() {
 
 // ---- records -------------------------------------------------------------------------------------------------------
 
-void Reader::read_records() {
-  const auto bytes = part(records_offset_, records_ * sizeof(Record));
+void Reader::read_records(std::uint64_t offset, std::uint64_t records) {
+  const auto bytes = part(offset, records * sizeof(Record));
   const std::uint64_t there = bytes.size() / sizeof(Record);
   const auto at = [&bytes](std::uint64_t place) {
     return load<Record>(bytes.subspan(place * sizeof(Record), sizeof(Record)));
   };
-  const auto sound = [this](const Record& record, std::uint64_t place) {
-    return record.stamp != 0 && ((record.stamp - 1) & (records_ - 1)) == place && record.check == block_check(&record);
+  const auto sound = [records](const Record& record, std::uint64_t place) {
+    return record.stamp != 0 && ((record.stamp - 1) & (records - 1)) == place && record.check == block_check(&record);
   };
   std::uint64_t newest = 0;  // stamp
   for (std::uint64_t place = 0; place < there; ++place) {
     const Record record = at(place);
     if (sound(record, place)) newest = std::max(newest, record.stamp);
   }
-  trace_.overwritten = newest > records_ ? newest - records_ : 0;
-  for (std::uint64_t stamp = trace_.overwritten + 1; stamp <= newest && stamp != 0; ++stamp) {
-    const std::uint64_t place = (stamp - 1) & (records_ - 1);
+  const std::uint64_t overwritten = newest > records ? newest - records : 0;
+  trace_.overwritten += overwritten;
+  for (std::uint64_t stamp = overwritten + 1; stamp <= newest && stamp != 0; ++stamp) {
+    const std::uint64_t place = (stamp - 1) & (records - 1);
     if (place >= there) continue;
     const Record record = at(place);
     if (sound(record, place) && record.stamp == stamp) {
@@ -326,6 +330,7 @@ void Reader::read_record(const Record& record) {
       end_op(record);
       return;
     case RecordKind::small:
+    case RecordKind::waiting:
       add_small(record);
       return;
     case RecordKind::event:
@@ -368,13 +373,20 @@ void Reader::add_small(const Record& record) {
       call_of({.shape = small.shape, .root = small.root, .op = small.op, .dtype = small.dtype, .reduce = small.reduce},
               small.bytes);
   op.algorithm = algorithm_name(static_cast<std::uint8_t>(Algorithm::in_line));
+  GroupTrace& of = trace_.groups[*group];
+  of.entered = std::max(of.entered, small.sequence + 1);
+  if (record.kind == RecordKind::waiting) {
+    op.issued_ns = op.entered_ns = job_time(record.at_ns);
+    of.current = std::move(op);
+    return;
+  }
+  of.completed = std::max(of.completed, small.sequence + 1);
   op.finished_ns = job_time(record.at_ns);
   op.issued_ns = op.entered_ns =
       job_time(static_cast<std::int64_t>(static_cast<std::uint64_t>(record.at_ns) - small.duration_ns));
   op.waited_ns = small.waited_ns;
   op.last_arrival = slot_of(*group, small.last_arrival);
   op.contributors = slots(record.extra);
-  small_below_[*group] = small.sequence + 1;
   trace_.ops.push_back(std::move(op));
 }
 
@@ -404,15 +416,13 @@ void Reader::add_event(const Record& record) {
 
 // ---- the end -------------------------------------------------------------------------------------------------------
 
-void Reader::read_current(std::uint16_t index, const CurrentOp& current, std::uint64_t completed) {
+void Reader::read_current(std::uint16_t index, const CurrentOp& current) {
   if (current.present != 1 || current.check != block_check(&current)) return;
   const std::uint32_t group = *group_of(index);
   const auto known = known_.find({group, current.number});
-  const bool small = current.number == 0;
-  completed = std::max(completed, small_below_[group]);
-  if (small ? completed > current.sequence : known != known_.end() && known->second.over) return;
+  if (known != known_.end() && known->second.over) return;
   OpTrace op;
-  if (!small && known != known_.end()) op = trace_.ops[known->second.op];
+  if (known != known_.end()) op = trace_.ops[known->second.op];
   op.group = group;
   op.sequence = current.sequence;
   op.call = call_of(current.call, current.bytes);
@@ -429,8 +439,7 @@ void Reader::finish() {
     const auto& entry = *reinterpret_cast<const GroupEntry*>(bytes.data());
     if (entry.state.load(std::memory_order_relaxed) != 1) continue;
     const auto index = static_cast<std::uint16_t>(i);
-    read_current(index, load<CurrentOp>(bytes.subspan(offsetof(GroupEntry, current))),
-                 trace_.groups[*group_of(index)].completed);
+    read_current(index, load<CurrentOp>(bytes.subspan(offsetof(GroupEntry, current))));
   }
   // Where the word was being written: the oldest op that the ring knows not to be over.
   for (const auto& [key, known] : known_) {
@@ -452,7 +461,8 @@ Result<WorkerTrace> Reader::read() {
   const Status sound = read_header();
   if (!sound.ok()) return sound;
   read_groups();
-  read_records();
+  read_records(records_offset_, records_);
+  read_records(records_offset_ + records_ * sizeof(Record), event_records_);
   finish();
   return std::move(trace_);
 }

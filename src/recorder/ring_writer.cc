@@ -20,6 +20,7 @@
 namespace closeranks::recorder {
 namespace {
 
+constexpr std::uint64_t ops_per_event = 8;  // records of the two rings
 constexpr std::uint32_t group_entries = 256;
 constexpr std::uint32_t group_entries_of_small_files = 32;
 // Files of one slot and worker in one directory (restarts of a job there): more is a directory that nobody empties.
@@ -44,7 +45,7 @@ std::string command_line() {
 }
 
 template <std::size_t Size>
-void put(std::array<char, Size>& field, std::string_view text) {
+void put_text(std::array<char, Size>& field, std::string_view text) {
   field.fill('\0');
   std::memcpy(field.data(), text.data(), std::min(text.size(), Size - 1));
 }
@@ -95,12 +96,7 @@ Result<File> make_file(const RingOptions& options) {
 
 }  // namespace
 
-std::int64_t now_ns() { return clock_ns(CLOCK_MONOTONIC); }
-
-std::uint32_t RingWriter::thread() {
-  static thread_local const auto id = static_cast<std::uint32_t>(::syscall(SYS_gettid));
-  return id;
-}
+std::uint32_t RingWriter::thread_id() { return static_cast<std::uint32_t>(::syscall(SYS_gettid)); }
 
 Result<std::shared_ptr<RingWriter>> RingWriter::open(const RingOptions& options) {
   Result<File> made = make_file(options);
@@ -142,7 +138,9 @@ void RingWriter::lay_out(const RingOptions& options) {
   const std::uint64_t tables = bytes_ - page_bytes;
   const std::uint64_t group_table = group_count_ * sizeof(GroupEntry);
   // At least an eighth for the names, then as many records as fit, then the rest for the names.
-  const std::uint64_t records = std::bit_floor((tables - group_table - tables / 8) / sizeof(Record));
+  const std::uint64_t room = (tables - group_table - tables / 8) / sizeof(Record);
+  const std::uint64_t records = std::bit_floor(room * ops_per_event / (ops_per_event + 1));
+  const std::uint64_t events = records / ops_per_event;
   header_ = reinterpret_cast<FileHeader*>(data_);
   FileHeader& header = *header_;
   header.version = ring_version;
@@ -152,10 +150,11 @@ void RingWriter::lay_out(const RingOptions& options) {
   header.groups = group_count_;
   header.group_bytes = sizeof(GroupEntry);
   header.names_offset = header.groups_offset + group_table;
-  header.names_bytes = bytes_ - header.names_offset - records * sizeof(Record);
+  header.names_bytes = bytes_ - header.names_offset - (records + events) * sizeof(Record);
   header.records_offset = header.names_offset + header.names_bytes;
   header.records = static_cast<std::uint32_t>(records);
   header.record_bytes = sizeof(Record);
+  header.event_records = static_cast<std::uint32_t>(events);
   header.role = static_cast<std::uint32_t>(options.role);
   header.slot = options.slot ? options.slot->value() : no_slot;
   header.has_worker = options.worker ? 1 : 0;
@@ -163,17 +162,20 @@ void RingWriter::lay_out(const RingOptions& options) {
   header.slots_in_job = options.slots_in_job;
   header.pid = static_cast<std::uint32_t>(::getpid());
   header.opened_ns = now_ns();
-  header.unix_offset_ns.store(clock_ns(CLOCK_REALTIME) - header.opened_ns);
-  put(header.job, options.job);
-  put(header.host, one_line_of("/proc/sys/kernel/hostname"));
-  put(header.writer, std::string("closeranks ") + version);
-  put(header.boot_id, one_line_of("/proc/sys/kernel/random/boot_id"));
-  put(header.command_line, command_line());
+  unix_offset_ns_ = clock_ns(CLOCK_REALTIME) - header.opened_ns;
+  header.unix_offset_ns.store(unix_offset_ns_);
+  put_text(header.job, options.job);
+  put_text(header.host, one_line_of("/proc/sys/kernel/hostname"));
+  put_text(header.writer, std::string("closeranks ") + version);
+  put_text(header.boot_id, one_line_of("/proc/sys/kernel/random/boot_id"));
+  put_text(header.command_line, command_line());
   names_ = data_ + header.names_offset;
   names_bytes_ = header.names_bytes;
   groups_ = reinterpret_cast<GroupEntry*>(data_ + header.groups_offset);
   records_ = reinterpret_cast<Record*>(data_ + header.records_offset);
   record_mask_ = records - 1;
+  events_ = records_ + records;
+  event_mask_ = events - 1;
   std::atomic_ref(header.magic).store(ring_magic, std::memory_order_release);
 }
 
@@ -274,7 +276,8 @@ void RingWriter::event(const EventRecord& event) {
   record.group = event.group;
   record.kind = RecordKind::event;
   record.flags = static_cast<std::uint8_t>(event.kind);
-  write(record, body);
+  const std::uint64_t number = header_->next_event.fetch_add(1, std::memory_order_relaxed);
+  put(events_[number & event_mask_], number, record, body);
 }
 
 void RingWriter::end(std::string_view how) {

@@ -1,6 +1,6 @@
 // Writes a recorder's file: one per worker, one per agent. Every function may be called from any thread, at any time,
-// with no lock held or needed; none blocks, and but for open() none allocates. What was written before a
-// SIGKILL is in the file, which the kernel keeps: no cooperation of the dying process is needed.
+// with no lock held or needed, where not said otherwise; none blocks, and but for open() none allocates. What was
+// written before a SIGKILL is in the file, which the kernel keeps: no cooperation of the dying process is needed.
 //
 // A fork child writes into its parent's file, under its own thread ids.
 #pragma once
@@ -17,6 +17,7 @@
 #include "closeranks/ids.h"
 #include "closeranks/op.h"
 #include "closeranks/status.h"
+#include "recorder/quick_clock.h"
 #include "recorder/ring_layout.h"
 
 namespace closeranks::recorder {
@@ -54,9 +55,6 @@ struct EventRecord {
   NameUse use = NameUse::ordinary;
 };
 
-// CLOCK_MONOTONIC.
-std::int64_t now_ns();
-
 class RingWriter {
  public:
   // A fresh file, preallocated: of `bytes`, or of less where the disk has no room for it. Fault::system when there is
@@ -67,6 +65,8 @@ class RingWriter {
   RingWriter& operator=(const RingWriter&) = delete;
 
   [[nodiscard]] const std::string& path() const { return path_; }
+  // Its host's clock + this = unix time, as it was at the start.
+  [[nodiscard]] std::int64_t unix_offset_ns() const { return unix_offset_ns_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
   // What it would have been on a disk with room for it.
   [[nodiscard]] std::uint64_t wanted_bytes() const { return wanted_bytes_; }
@@ -90,21 +90,24 @@ class RingWriter {
   }
   void current(std::uint16_t group, CurrentOp op) {
     op.thread = thread();
-    op.check = block_check(&op);
-    std::memcpy(&entry(group).current, &op, sizeof(op));
+    store_sealed(&entry(group).current, words_of(op));
   }
 
-  // `record`: all but stamp, thread and check. at_ns 0: now.
+  // Of an op: one thread at a time, as ops have it anyway (a locked instruction would wait for the stores that the
+  // others wait for). `record`: all but stamp, thread and check. at_ns 0: now.
   template <class Body>
   void write(Record record, const Body& body) {
-    static_assert(sizeof(Body) == sizeof(record.body));
-    std::memcpy(record.body.data(), &body, sizeof(body));
-    if (record.at_ns == 0) record.at_ns = now_ns();
+    const std::uint64_t number = next_record_++;
+    put(records_[number & record_mask_], number, record, body);
+  }
+  // Of a small op, cheaper: kind `waiting`, then in the same place `small`. No other page of the file is touched: on a
+  // virtual machine, with another process's turn before, finding one costs more than all the rest. Precondition: at_ns
+  // is set.
+  void write_small(Record record, const SmallBody& body) {
     record.thread = thread();
-    const std::uint64_t number = header_->next_record.fetch_add(1, std::memory_order_relaxed);
-    record.stamp = number + 1;
-    record.check = block_check(&record);
-    std::memcpy(&records_[number & record_mask_], &record, sizeof(record));
+    record.stamp = next_record_ + 1;
+    store_sealed(&records_[next_record_ & record_mask_], words_of(record, body));
+    if (record.kind == RecordKind::small) ++next_record_;
   }
   void event(const EventRecord& event);
 
@@ -119,7 +122,21 @@ class RingWriter {
   // Texts seen before, found again without reading the file's table from its start. A power of 2.
   static constexpr std::size_t known_names = 8192;
 
-  static std::uint32_t thread();
+  static std::uint32_t thread() {
+    static thread_local std::uint32_t id = 0;
+    return id != 0 ? id : id = thread_id();
+  }
+  static std::uint32_t thread_id();
+  template <class Body>
+  static void put(Record& place, std::uint64_t number, Record record, const Body& body) {
+    static_assert(sizeof(Body) == sizeof(record.body));
+    std::memcpy(record.body.data(), &body, sizeof(body));
+    if (record.at_ns == 0) record.at_ns = now_ns();
+    record.thread = thread();
+    record.stamp = number + 1;
+    record.check = block_check(&record);
+    std::memcpy(&place, &record, sizeof(record));
+  }
   [[nodiscard]] GroupEntry& entry(std::uint16_t group) const { return groups_[group]; }
   NameId name(NameKind kind, std::string_view bytes, NameUse use);
   [[nodiscard]] bool is(NameId id, std::uint32_t check, NameKind kind, std::string_view bytes) const;
@@ -129,6 +146,7 @@ class RingWriter {
   std::byte* const data_;
   const std::uint64_t bytes_;
   std::uint64_t wanted_bytes_ = 0;
+  std::int64_t unix_offset_ns_ = 0;
   FileHeader* header_ = nullptr;
   std::byte* names_ = nullptr;
   std::uint64_t names_bytes_ = 0;
@@ -136,6 +154,9 @@ class RingWriter {
   std::uint32_t group_count_ = 0;
   Record* records_ = nullptr;
   std::uint64_t record_mask_ = 0;
+  std::uint64_t next_record_ = 0;
+  Record* events_ = nullptr;
+  std::uint64_t event_mask_ = 0;
   std::array<std::atomic<NameId>, known_names> known_{};
 };
 

@@ -68,8 +68,9 @@ Bytes honest_file() {
 }
 
 void set_checks(Bytes& file, const FileHeader& layout) {
-  for (std::uint64_t i = 0; i < 32; ++i) {
-    auto* record = file.data() + layout.records_offset + i * sizeof(Record);
+  for (std::uint64_t i = 0; i < 64; ++i) {
+    const std::uint64_t record_index = i < 32 ? i : layout.records + i - 32;  // of the ops, of the events
+    auto* record = file.data() + layout.records_offset + record_index * sizeof(Record);
     const std::uint32_t check = block_check(record);
     std::memcpy(record + offsetof(Record, check), &check, sizeof(check));
   }

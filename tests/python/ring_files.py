@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-RECORD_KINDS = {1: "issued", 2: "entered", 3: "moved", 4: "finished", 5: "failed", 6: "small", 7: "event"}
+RECORD_KINDS = {1: "issued", 2: "entered", 3: "moved", 4: "finished", 5: "failed", 6: "small", 7: "event", 8: "waiting"}
 EVENTS = [
     "started",
     "ended",
@@ -93,7 +93,7 @@ def read(path: Path) -> Ring:
     magic, version, header_bytes, total = struct.unpack_from("<8sIIQ", data)
     assert (magic, version, header_bytes, total) == (b"CLRKREC1", 1, 4096, len(data))
     names_offset, _, groups_offset, groups, _, records_offset, records, _ = struct.unpack_from("<QQQIIQII", data, 24)
-    _, slot, worker, _, _, pid = struct.unpack_from("<IIQIII", data, 72)
+    _, slot, worker, _, _, pid, event_records = struct.unpack_from("<IIQIIII", data, 72)
 
     def name(number: int) -> bytes:
         if number in (0, 0xFFFFFFFF):
@@ -119,19 +119,26 @@ def read(path: Path) -> Ring:
         current = Op("current", KINDS[kind], sequence, name(shape).decode()) if present else None
         ring.groups.append(Group(name(group_name).decode(), slots(members), entered, completed, current))
     found = []
-    for place in range(records):
+    for place in range(records + event_records):
         stamp = struct.unpack_from("<Q", data, records_offset + place * 64)[0]
         if stamp:
-            found.append((stamp, records_offset + place * 64))
-    for _, at in sorted(found):
-        _, extra, _, record, flags = struct.unpack_from("<IIHBB", data, at + 48)
+            found.append((place >= records, stamp, records_offset + place * 64))
+    for _, _, at in sorted(found):
+        _, extra, index, record, flags = struct.unpack_from("<IIHBB", data, at + 48)
         if record == 7:
             number, _, detail, stack, where, _ = struct.unpack_from("<QqIIII", data, at + 16)
             of = slots(where) if extra == 1 else [] if where == 0xFFFFFFFF else [where]
             ring.events.append(Event(EVENTS[flags], number, of, name(detail).decode(), name(stack).decode()))
-        elif record == 6:
+        elif record in (6, 8):
             sequence, _, _, _, shape, _, _, kind = struct.unpack_from("<QIIIIHHB", data, at + 16)
-            ring.ops.append(Op("small", KINDS[kind], sequence, name(shape).decode()))
+            op = Op(RECORD_KINDS[record], KINDS[kind], sequence, name(shape).decode())
+            group = ring.groups[index]
+            group.entered = max(group.entered, sequence + 1)
+            if record == 8:
+                group.current = op
+            else:
+                group.completed = max(group.completed, sequence + 1)
+                ring.ops.append(op)
         elif record in (4, 5):
             sequence, _, _, detail, _, kind = struct.unpack_from("<QqqIHB", data, at + 16)
             failure = name(detail).decode() if record == 5 else ""
