@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <csignal>
+#include <cstdio>
 #include <limits>
 #include <map>
 #include <string_view>
@@ -114,6 +115,9 @@ class Collector {
           death.evidence.push_back(by + " saw it go" + (event.detail.empty() ? "" : ": " + event.detail));
         }
         break;
+      case EventKind::view:
+        see_view(seen);
+        break;
       case EventKind::peer_state:
       case EventKind::excluded:
         if (!event.slots.empty()) fenced_[Key{event.slots.front(), id_of(event)}].push_back(&event);
@@ -138,6 +142,22 @@ class Collector {
     death.detail = last_line(event.detail);
     death.stack = event.stack;
     death.evidence.insert(death.evidence.begin(), "its last line: " + death.detail);
+  }
+
+  // "slot 1 is out (worker 1): killed by signal 9 (SIGKILL)": what the coordinator told every survivor.
+  void see_view(const SeenEvent& seen) {
+    const std::string& text = seen.event->detail;
+    unsigned slot = 0;
+    unsigned long long worker = 0;
+    int signal = 0;
+    if (std::sscanf(text.c_str(), "slot %u is out (worker %llu): killed by signal %d", &slot, &worker, &signal) != 3)
+      return;
+    Death& death = death_of(Slot(slot), WorkerId(worker), seen.event->at_ns);
+    if (death.how != Death::How::gone) return;
+    death.how = Death::How::signal;
+    death.signal = signal;
+    death.evidence.push_back("the coordinator told " +
+                             (seen.by->slot.has_value() ? name_slots({*seen.by->slot}) : "it") + ": " + text);
   }
 
   void see_end(const SeenEvent& seen) {
@@ -333,19 +353,17 @@ bool Death::was_asked() const {
 }
 
 bool is_about_peers(const std::string& text) {
-  static constexpr std::array<std::string_view, 13> marks{"PeerLost",
-                                                          "closeranks.Timeout",
-                                                          "closeranks.Mismatch",
-                                                          "closeranks.Incomplete",
-                                                          "closeranks.Evicted",
-                                                          "DistBackend",
-                                                          "DistNetworkError",
-                                                          "Connection closed by peer",
-                                                          "Connection reset by peer",
-                                                          "Timed out waiting",
-                                                          "Broken pipe",
-                                                          "gloo/transport",
-                                                          "ncclRemoteError"};
+  // A wrong call of its own is nobody else's doing.
+  if (text.find("InvalidCall") != std::string::npos || text.find("Unsupported") != std::string::npos) return false;
+  static constexpr std::array<std::string_view, 9> marks{"closeranks.",
+                                                         "DistBackendError",
+                                                         "DistNetworkError",
+                                                         "Connection closed by peer",
+                                                         "Connection reset by peer",
+                                                         "Timed out waiting",
+                                                         "Broken pipe",
+                                                         "gloo/transport",
+                                                         "ncclRemoteError"};
   return std::any_of(marks.begin(), marks.end(),
                      [&text](std::string_view mark) { return text.find(mark) != std::string::npos; });
 }

@@ -89,6 +89,10 @@ bool breaks_its_own_order(const WorkerTrace& worker) {
   const Call& now = calls.back();
   const Call& before = calls[calls.size() - 2];
   const Call& two_before = calls[calls.size() - 3];
+  // What it does for the first time breaks no order.
+  const bool is_new =
+      std::none_of(calls.begin(), calls.end() - 1, [&now](const Call& call) { return call.group == now.group; });
+  if (is_new) return false;
   bool elsewhere = false;
   for (std::size_t at = calls.size() - 2; at-- > 1;) {
     if (!alike(calls[at], before) || !alike(calls[at - 1], two_before)) continue;

@@ -171,6 +171,9 @@ Result<JobTrace> read_directory(const std::string& directory) {
     if (!job.remarks.empty()) sentence += "; " + job.remarks.front();
     return wrong(sentence);
   }
+  std::stable_sort(job.workers.begin(), job.workers.end(), [](const WorkerTrace& a, const WorkerTrace& b) {
+    return std::pair(a.slot, a.worker) < std::pair(b.slot, b.worker);
+  });
   complete_members(job);
   look_at_processes(job);
   return job;

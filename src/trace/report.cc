@@ -86,6 +86,7 @@ void add_table(std::string& out, const JobIndex& index, const GroupIndex& group,
     for (std::size_t at = from; at < to; ++at) {
       out += " " + fitted("slot " + std::to_string(group.members[at].value()), cell_width);
     }
+    out.resize(out.find_last_not_of(' ') + 1);
     out += "\n";
     for (const std::uint64_t sequence : sequences) {
       std::set<std::string> calls;
@@ -100,7 +101,7 @@ void add_table(std::string& out, const JobIndex& index, const GroupIndex& group,
         out += " " + fitted(known ? cell(found->second, sequence, *found->second.worker, index.latest_ns()) : "no file",
                             cell_width);
       }
-      while (!out.empty() && out.back() == ' ') out.pop_back();
+      out.resize(out.find_last_not_of(' ') + 1);
       out += "\n";
     }
   }

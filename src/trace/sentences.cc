@@ -34,6 +34,7 @@ std::string name_op(const std::string& kind, std::uint64_t sequence, const std::
 }
 
 std::string describe(const recorder::OpCall& call) {
+  if (call.kind == "barrier") return call.kind;
   std::string inner;
   const auto add = [&inner](const std::string& text, const char* between) {
     if (!text.empty()) inner += (inner.empty() ? "" : between) + text;

@@ -213,8 +213,8 @@ Verdict judge_hang(const JobIndex& index, const Hang& hang) {
   const std::string who = one ? name_worker(index, hang.culprits.front()) : "";
   switch (hang.kind) {
     case Kind::stopped:
-      verdict.sentence = who + " is stopped" + (hang.state.empty() ? "" : " (" + hang.state + ")") + "; in " + op +
-                         " " + others + "; find out who stopped it, or continue it with kill -CONT";
+      verdict.sentence = who + " is " + hang.state + "; in " + op + " " + others +
+                         "; find out who stopped it, or continue it with kill -CONT";
       break;
     case Kind::uninterruptible:
       verdict.sentence = who + " hangs " + hang.state + " and cannot be interrupted; in " + op + " " + others +
@@ -281,32 +281,50 @@ bool may_have_lost_records(const JobIndex& index, std::int64_t before_ns) {
   });
 }
 
+Slot whose_value(const SeenEvent& seen) {
+  return seen.event->slots.empty() ? seen.by->slot.value_or(Slot(0)) : seen.event->slots.front();
+}
+
+std::string group_of(const SeenEvent& seen) {
+  const auto group = seen.event->group;
+  return group.has_value() && *group < seen.by->groups.size() ? seen.by->groups[*group].name : "";
+}
+
+// Between hosts, the order of two events within this time is not known.
+constexpr std::int64_t clock_slack_ns = 20'000'000;
+
 std::optional<Verdict> judge_not_finite(const JobIndex& index) {
+  // Later ones are what the first has spread to. Within a group the numbers tell which was first, whatever the clocks.
   const SeenEvent* first = nullptr;
-  std::string group;
+  std::vector<const SeenEvent*> all;
   for (const SeenEvent& seen : index.events()) {
-    if (seen.event->kind != EventKind::not_finite) continue;
-    if (seen.event->slots.empty() && !seen.by->slot.has_value()) continue;
-    // Later ones are what the first has spread to; of one op, each member may have seen it.
-    if (first == nullptr) first = &seen;
+    if (seen.event->kind == EventKind::not_finite) all.push_back(&seen);
+  }
+  for (const SeenEvent* seen : all) {
+    const bool before =
+        first != nullptr && group_of(*seen) == group_of(*first) && seen->event->number < first->event->number;
+    if (first == nullptr || before) first = seen;
   }
   if (first == nullptr) return std::nullopt;
+  const bool is_clear = std::none_of(all.begin(), all.end(), [&](const SeenEvent* seen) {
+    return whose_value(*seen) != whose_value(*first) && seen->by->host != first->by->host &&
+           group_of(*seen) != group_of(*first) && seen->event->at_ns - first->event->at_ns < clock_slack_ns;
+  });
   const Event& event = *first->event;
   Verdict verdict;
   verdict.kind = Kind::nan;
-  name(verdict, index, event.slots.empty() ? *first->by->slot : event.slots.front());
-  if (event.group.has_value() && *event.group < first->by->groups.size()) {
-    verdict.group = first->by->groups[*event.group].name;
-  }
+  name(verdict, index, whose_value(*first));
+  verdict.group = group_of(*first);
   verdict.sequence = event.number;
   std::string kind;
   for (const OpTrace& op : first->by->ops) {
     if (op.group == event.group.value_or(0) && op.sequence == event.number) kind = op.call.kind;
   }
   const std::string op = name_op(kind, event.number, verdict.group);
-  if (may_have_lost_records(index, event.at_ns)) {
-    verdict.sentence = "a value that is not finite went into " + op + ", " + name_worker(index, *verdict.slot) +
-                       " gave one; records from before are lost, so it may not have been the first";
+  if (!is_clear || may_have_lost_records(index, event.at_ns)) {
+    verdict.sentence =
+        "a value that is not finite went into " + op + ", " + name_worker(index, *verdict.slot) +
+        " gave one; it may not have been the first: records are lost, or hosts' clocks too far apart to tell";
     verdict.slot.reset();
     verdict.worker.reset();
     verdict.host.clear();
@@ -314,11 +332,10 @@ std::optional<Verdict> judge_not_finite(const JobIndex& index) {
   }
   verdict.sentence = name_worker(index, *verdict.slot) + " gave the first value that is not finite, " +
                      (event.detail.empty() ? "a NaN or an infinity" : event.detail) + ", to " + op;
-  for (const SeenEvent& seen : index.events()) {
-    if (seen.event->kind != EventKind::not_finite || verdict.evidence.size() >= most_evidence) continue;
-    const Slot slot = seen.event->slots.empty() ? seen.by->slot.value_or(Slot(0)) : seen.event->slots.front();
-    verdict.evidence.push_back(name_slots({slot}) + ", #" + std::to_string(seen.event->number) + ": " +
-                               seen.event->detail);
+  for (const SeenEvent* seen : all) {
+    if (verdict.evidence.size() >= most_evidence) break;
+    verdict.evidence.push_back(name_slots({whose_value(*seen)}) + ", #" + std::to_string(seen->event->number) + ": " +
+                               seen->event->detail);
   }
   return verdict;
 }
@@ -337,7 +354,9 @@ Verdict judge_rest(const JobIndex& index, const std::vector<Death>& deaths) {
   std::vector<Slot> running;
   std::vector<Slot> silent;
   std::vector<Slot> cut;
+  const std::vector<Slot> vacant = vacant_slots(index);
   for (const Slot slot : index.slots()) {
+    if (std::find(vacant.begin(), vacant.end(), slot) != vacant.end()) continue;
     const WorkerTrace* worker = index.last(slot);
     if (worker == nullptr) {
       silent.push_back(slot);
@@ -353,7 +372,9 @@ Verdict judge_rest(const JobIndex& index, const std::vector<Death>& deaths) {
     verdict.kind = Kind::no_culprit;
     const Death& first = deaths.front();
     verdict.sentence = name_worker(first.slot, first.worker) + " was the first to fail (" +
-                       (first.detail.empty() ? "it is gone" : first.detail) +
+                       (!first.detail.empty() ? first.detail
+                        : first.signal != 0   ? "killed by signal " + std::to_string(first.signal)
+                                              : "it is gone") +
                        "), because of something that none of the files shows";
     append(verdict.evidence, first.evidence);
     if (!silent.empty()) verdict.evidence.push_back(name_slots(silent) + " left no file: look there first");
@@ -396,14 +417,34 @@ bool comes_before(const Hang& hang, const Death& death, const VerdictOptions& op
   return death.was_asked() && death.at_ns - hang.at_ns >= options.patience_ns;
 }
 
+// Every other slot has a file that says all that it should.
+bool others_told(const JobIndex& index, Slot but) {
+  return std::all_of(index.slots().begin(), index.slots().end(), [&](Slot slot) {
+    const WorkerTrace* worker = index.last(slot);
+    return slot == but || (worker != nullptr && JobIndex::is_whole(*worker));
+  });
+}
+
+// Somebody was left in an op of a group of the slot's: its end mattered.
+bool was_missed(const JobIndex& index, Slot slot) {
+  return std::any_of(index.groups().begin(), index.groups().end(), [slot](const GroupIndex& group) {
+    if (std::find(group.members.begin(), group.members.end(), slot) == group.members.end()) return false;
+    return std::any_of(group.standing.begin(), group.standing.end(), [slot](const auto& standing) {
+      return standing.first != slot && standing.second.pending != nullptr;
+    });
+  });
+}
+
 // The first end that may be the cause of the others.
-std::vector<Death>::const_iterator find_root(const std::vector<Death>& deaths) {
+std::vector<Death>::const_iterator find_root(const JobIndex& index, const std::vector<Death>& deaths) {
   const auto asked = std::count_if(deaths.begin(), deaths.end(), [](const Death& death) { return death.was_asked(); });
   return std::find_if(deaths.begin(), deaths.end(), [&](const Death& death) {
     if (death.consequence) return false;
     // Several that were asked to end, or whose signal nobody saw: somebody ended the job.
-    if (death.was_asked() && asked > 1) return false;
-    // What any other end came of may stand in a file that is not there.
+    if (death.was_asked() && (asked > 1 || !others_told(index, death.slot))) return false;
+    // What any other end came of, or that the job went on after it, may stand in a file that is not there.
+    const bool is_whole = death.worker != nullptr && JobIndex::is_whole(*death.worker);
+    if (!others_told(index, death.slot) && !(is_whole && was_missed(index, death.slot))) return false;
     return speaks_for_itself(death);
   });
 }
@@ -425,7 +466,7 @@ Verdict judge(const recorder::JobTrace& job, const VerdictOptions& options) {
   const auto mismatch = find_mismatch(index);
   const auto hang = waits.find_hang();
   const auto not_finite = judge_not_finite(index);
-  const auto root = find_root(deaths);
+  const auto root = find_root(index, deaths);
   Verdict verdict;
   const bool mismatched_first = mismatch.has_value() && (root == deaths.end() || mismatch->at_ns < root->at_ns);
   if (mismatched_first) {
@@ -433,12 +474,10 @@ Verdict judge(const recorder::JobTrace& job, const VerdictOptions& options) {
   } else if (root != deaths.end() && !(hang.has_value() && comes_before(*hang, *root, options))) {
     const bool by_numbers = root->how == Death::How::exception && is_about_numbers(root->detail);
     verdict = by_numbers && not_finite.has_value() ? *not_finite : judge_death(index, *root);
-  } else if (hang.has_value() && hang->kind != Kind::no_culprit) {
+  } else if (hang.has_value() && (hang->kind != Kind::no_culprit || !not_finite.has_value())) {
     verdict = judge_hang(index, *hang);
   } else if (not_finite.has_value()) {
     verdict = *not_finite;
-  } else if (hang.has_value()) {
-    verdict = judge_hang(index, *hang);
   } else {
     verdict = judge_rest(index, deaths);
   }

@@ -48,7 +48,9 @@ bool is_loading(const WorkerTrace& worker) {
 
 bool has_left(const WorkerTrace& worker) {
   const auto is_error = [](const Event& event) {
-    return event.kind == EventKind::exception || (event.kind == EventKind::ended && exit_status(event.detail) != 0);
+    return event.kind == EventKind::exception ||
+           (event.kind == EventKind::ended &&
+            (exit_status(event.detail) != 0 || event.detail.find("exception") != std::string::npos));
   };
   return worker.ended_in_order && std::none_of(worker.events.begin(), worker.events.end(), is_error);
 }
@@ -57,6 +59,15 @@ bool has_left(const WorkerTrace& worker) {
 bool has_left(const GroupIndex& group, Slot slot) {
   const auto found = group.standing.find(slot);
   return found != group.standing.end() && found->second.group->ended_ns.has_value();
+}
+
+// The others have completed an op that this file has not even entered: a later worker of the slot has, without a file.
+bool is_outdated(const GroupIndex& group, const Standing& standing) {
+  return std::any_of(group.standing.begin(), group.standing.end(), [&](const auto& other) {
+    return std::any_of(other.second.ops.begin(), other.second.ops.end(), [&](const OpTrace* op) {
+      return op->sequence >= standing.next() && op->finished_ns.has_value() && op->failure.empty();
+    });
+  });
 }
 
 // "finished all_reduce #11 of group 'world'", what the worker last did.
@@ -121,7 +132,9 @@ void Waits::add_missing(Wait& wait, const GroupIndex& group) const {
     if (member == wait.slot || contains(vacant_, member)) continue;
     const auto found = group.standing.find(member);
     const WorkerTrace* worker = index_.last(member);
-    if (found == group.standing.end() && (worker == nullptr || !JobIndex::is_whole(*worker))) {
+    const bool tells = found != group.standing.end() ? !is_outdated(group, found->second)
+                                                     : worker != nullptr && JobIndex::is_whole(*worker);
+    if (!tells) {
       if (seen_missing.has_value() && !contains(*seen_missing, member)) continue;
       wait.unknown.push_back(member);
       continue;
