@@ -234,7 +234,7 @@ SlotPace pace_of(const JobIndex& index, Slot slot, std::int64_t now_ns, std::int
   pace.slot = slot;
   pace.worker = index.last(slot);
   if (pace.worker == nullptr) {
-    pace.doing = "left no file";
+    pace.doing = "no file yet";
     return pace;
   }
   pace.step = last_step(*pace.worker);
@@ -253,6 +253,13 @@ std::vector<std::string> live_frame(const recorder::JobTrace& job, const Verdict
   const std::int64_t now_ns = options.now_ns != 0 ? options.now_ns : index.latest_ns();
   std::vector<std::string> lines;
   add_wrapped(lines, head_of(job, index, options.clock), columns);
+  // While a job starts there is nothing to judge.
+  const bool began = std::any_of(job.workers.begin(), job.workers.end(),
+                                 [](const WorkerTrace& worker) { return worker.role == recorder::Role::worker; });
+  if (!began) {
+    lines.push_back(cut("no worker has written a file yet", columns));
+    return lines;
+  }
   add_wrapped(lines, (verdict.kind == Kind::ok ? "verdict: " : "VERDICT: ") + verdict.sentence, columns);
 
   const std::set<std::size_t> shown = columns_shown(columns);
@@ -279,7 +286,6 @@ std::vector<std::string> live_frame(const recorder::JobTrace& job, const Verdict
     lines.push_back(cut(line + pace.doing, columns));
   }
   if (left_out > 0) lines.push_back(cut(std::to_string(left_out) + " more, that wait more than these", columns));
-  if (paces.empty()) lines.push_back(cut("no worker has written a file yet", columns));
   return lines;
 }
 

@@ -26,7 +26,7 @@ struct SlotPace {
 };
 
 struct FrameOptions {
-  std::size_t columns = 100;                // 24 at least are used
+  std::size_t columns = 120;                // 24 at least are used
   std::size_t lines = 0;                    // at most; 0: as many as it takes
   std::int64_t now_ns = 0;                  // the job's clock; 0: the newest moment in the files
   std::string clock;                        // the time of day, for the head
