@@ -125,19 +125,30 @@ const OpCall* expected_call(const GroupIndex& group, std::uint64_t sequence) {
   if (sequence == 0) return nullptr;
   const OpCall* before = agreed_call(group, sequence - 1);
   if (before == nullptr) return nullptr;
-  // Two calls alike in a row say less than two different ones: the longest context that is found decides.
+  // The same call may be followed by different ones: with the call before it, too, there is more to go by. A past that
+  // does not agree with itself says nothing.
   const OpCall* two_before = sequence >= 2 ? agreed_call(group, sequence - 2) : nullptr;
-  const OpCall* found = nullptr;
+  const OpCall* after_one = nullptr;
+  const OpCall* after_two = nullptr;
+  bool one_agrees = true;
+  bool two_agree = true;
+  const auto note = [](const OpCall*& known, bool& agrees, const OpCall* after) {
+    agrees = agrees && (known == nullptr || !difference(*known, *after).has_value());
+    known = after;
+  };
   for (std::uint64_t back = 2; back <= std::min(sequence, longest_pattern); ++back) {
     const OpCall* earlier = agreed_call(group, sequence - back);
     if (earlier == nullptr || difference(*earlier, *before).has_value()) continue;
     const OpCall* after = agreed_call(group, sequence - back + 1);
     if (after == nullptr) continue;
-    if (found == nullptr) found = after;
+    note(after_one, one_agrees, after);
     const OpCall* context = sequence > back ? agreed_call(group, sequence - back - 1) : nullptr;
-    if (two_before != nullptr && context != nullptr && !difference(*context, *two_before).has_value()) return after;
+    const bool same_context =
+        two_before != nullptr && context != nullptr && !difference(*context, *two_before).has_value();
+    if (same_context) note(after_two, two_agree, after);
   }
-  return found;
+  if (after_two != nullptr) return two_agree ? after_two : nullptr;
+  return one_agrees ? after_one : nullptr;
 }
 
 std::optional<CallMismatch> find_mismatch(const JobIndex& index) {

@@ -22,6 +22,10 @@ namespace {
 using Node = Pickle::Node;
 using Type = Pickle::Type;
 
+// One list may stand in many entries of a pickle: what is copied out of it for each has a bound.
+constexpr std::size_t longest_shape = 500;
+constexpr std::size_t longest_kind = 64;
+
 Status refused(const std::string& sentence) { return {Fault::refused, Move::give_up, sentence}; }
 
 std::string translate(const std::string& name, std::span<const std::pair<std::string_view, std::string_view>> table) {
@@ -100,9 +104,11 @@ class Dump {
     std::string all;
     if (sizes == nullptr) return all;
     for (const Pickle::Index index : sizes->items) {
+      if (all.size() > longest_shape) return all + ", ..";
       all += all.empty() ? "[" : ", [";
       std::string inner;
       for (const Pickle::Index size : pickle_.at(index).items) {
+        if (inner.size() > longest_shape) break;
         inner += (inner.empty() ? "" : ", ") + std::to_string(pickle_.at(size).integer);
       }
       all += inner + "]";
@@ -154,7 +160,7 @@ class Dump {
     std::string name = profiled.substr(profiled.rfind(':') + 1);
     const std::size_t space = name.find(' ');
     const std::string peers = space == std::string::npos ? "" : name.substr(space + 1);
-    name.resize(std::min(space, name.size()));
+    name.resize(std::min({space, name.size(), longest_kind}));
     op.call.kind = kind_of(name);
     const bool point_to_point = op.call.kind == "send" || op.call.kind == "recv";
     if (point_to_point && peers.size() > 3) {
