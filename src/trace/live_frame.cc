@@ -83,7 +83,7 @@ std::string state_of(const JobIndex& index, Slot slot) {
 
 std::string doing(const JobIndex& index, const WorkerTrace& worker, const OpTrace* open, const std::string& group,
                   std::int64_t now_ns) {
-  const std::string state = state_of(index, *worker.slot);
+  std::string state = state_of(index, *worker.slot);
   if (!state.empty()) return state;
   if (worker.ended_in_order) return "has ended";
   if (worker.running == false) return "is gone";
