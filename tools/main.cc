@@ -17,6 +17,7 @@
 #include "agent/job_command.h"
 #include "agent/strike.h"
 #include "agent/worker_environment.h"
+#include "top_command.h"
 #include "trace_command.h"
 
 namespace {
@@ -28,6 +29,7 @@ constexpr std::string_view usage =
     "\n"
     "  closeranks run [flags] script.py [arguments]   start a script on several workers of this host\n"
     "  closeranks job status | resize N               a running job: how it is; grow or shrink it\n"
+    "  closeranks top [DIR]                           a running job, slot by slot, as it goes\n"
     "  closeranks trace DIR [flags]                   what is wrong with a job, who and where, from the files it left\n"
     "  closeranks demo [flags]                        train, lose two workers on the way, and see what it cost\n"
     "  closeranks bench [OP] [flags]                  collectives beside Gloo, Open MPI and the memory's limit\n"
@@ -126,6 +128,7 @@ int main(int argc, char** argv) {
   if (command == "run") return run(arguments, folders);
   if (command == "demo" || command == "bench") return become_python("closeranks." + command, folders, arguments);
   if (command == "strike") return strike(arguments);
+  if (command == "top") return closeranks::tools::top_command(arguments);
   if (command == "job") return closeranks::agent::job_command(arguments);
   if (command == "trace") return closeranks::trace_command(arguments);
   if (command == "version" || command == "--version") {
@@ -136,7 +139,7 @@ int main(int argc, char** argv) {
     std::cout << usage;
     return 0;
   }
-  const std::vector<std::string> commands{"run", "job", "trace", "demo", "bench", "version"};
+  const std::vector<std::string> commands{"run", "job", "top", "trace", "demo", "bench", "version"};
   const std::string meant = closeranks::agent::nearest(command, commands);
   return fail("there is no command '" + command + "'" +
               (meant.empty() ? "; closeranks --help lists them" : "; did you mean " + meant + "?"));

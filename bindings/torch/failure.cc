@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "failure_verdict.h"
+
 namespace py = pybind11;
 
 namespace closeranks::torch_binding {
@@ -64,7 +66,9 @@ py::object class_of(Fault fault) { return py::module_::import("closeranks.errors
 
 }  // namespace
 
-Failure::Failure(Status status) : torch::PyTorchError(status.message()), status_(std::move(status)) {}
+Failure::Failure(Status status) : Failure(with_verdict(std::move(status)), Told{}) {}
+
+Failure::Failure(Status status, Told) : torch::PyTorchError(status.message()), status_(std::move(status)) {}
 
 PyObject* Failure::python_type() {
   last_translated = status_;

@@ -17,13 +17,15 @@ namespace closeranks::torch_binding {
 
 class Failure : public torch::PyTorchError {
  public:
-  // Precondition: !status.ok().
+  // Precondition: !status.ok(). Where the job's recorders tell, its text gets the verdict (failure_verdict.h).
   explicit Failure(Status status);
   [[nodiscard]] const Status& status() const { return status_; }
   // The Python class of the status's fault. Called with the GIL held.
   PyObject* python_type() override;
 
  private:
+  struct Told {};
+  Failure(Status status, Told);
   Status status_;
 };
 

@@ -63,6 +63,7 @@ std::string Job::status() const {
       {"in_session", in_session_},
       {"ending", ending_ != Ending::no},
       {"coordinator", facts_.coordinator},
+      {"trace", ring_ ? facts_.trace_folder : ""},
       {"wanted", replacements_.wanted()},
       {"slots", ordered_json::array()},
       {"spares", ordered_json::array()},

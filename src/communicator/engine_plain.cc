@@ -122,7 +122,8 @@ Status EngineCore::await_connected(Group& group, Clock::time_point deadline, std
     }
     if (Clock::now() >= deadline) {
       return missing_members(group, members.names(missing), missing.size(),
-                             Status(Fault::timeout, Move::retry, "it does not hold every member's segment yet"),
+                             Status(Fault::timeout, Move::retry,
+                                    "not every member's memory is held there yet; " + members.states(missing)),
                              timeout);
     }
     std::this_thread::sleep_for(connected_after);

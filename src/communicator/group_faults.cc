@@ -179,8 +179,10 @@ std::string Group::waiting_text(const Operation& operation, Clock::time_point no
 
 Status Group::timed_out(const Operation& operation, Clock::time_point now) const {
   const std::vector<Rank> waiting = awaited_by_any(operation);
+  const std::string states = members_.states(waiting);
   Status status(Fault::timeout, Move::give_up,
-                waiting_text(operation, now) + ". See what that process is doing, or raise the timeout of the group");
+                waiting_text(operation, now) + (states.empty() ? "" : "; " + states) +
+                    ". See what that process is doing, or raise the timeout of the group");
   if (!waiting.empty()) {
     status.slot = members_.slot(waiting.front());
     if (const auto& peer = members_.peer(waiting.front())) status.worker = peer->worker;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "communicator/group.h"
-#include "transport/process_state.h"
 
 namespace closeranks::communicator {
 namespace {
@@ -78,7 +77,7 @@ void Group::look_at_processes(const std::vector<Rank>& ranks) {
   for (std::size_t i = 0; i < std::min(ranks.size(), most_looked_at); ++i) {
     const std::shared_ptr<Peer>& peer = members_.peer(ranks[i]);
     if (!peer || peer->pid == 0) continue;
-    const std::string state = peer->gone() ? "dead" : transport::describe_process(static_cast<pid_t>(peer->pid));
+    const std::string state = peer->state_text();
     const Slot slot = members_.slot(ranks[i]);
     recorder_.event({.kind = recorder::EventKind::peer_state,
                      .slots = {&slot, 1},

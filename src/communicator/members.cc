@@ -123,6 +123,24 @@ std::string Members::names(const std::vector<Rank>& ranks) const {
   return text;
 }
 
+std::string Members::states(const std::vector<Rank>& ranks) const {
+  constexpr std::size_t spelled_out = 4;
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < ranks.size() && parts.size() < spelled_out; ++i) {
+    const std::shared_ptr<Peer>& peer = this->peer(ranks[i]);
+    const std::string state = peer ? peer->state_text() : "";
+    if (state.empty()) continue;
+    const std::string who = ranks.size() == 1 ? "it" : "pid " + std::to_string(peer->pid);
+    parts.push_back(who + (parts.empty() ? " is " : " ") + state);
+  }
+  std::string text;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) text += i + 1 == parts.size() ? " and " : ", ";
+    text += parts[i];
+  }
+  return text;
+}
+
 std::uint64_t Members::entered(Rank member) const {
   const transport::Segment* held = segment(member);
   return held == nullptr ? 0 : held->entered().load(std::memory_order_acquire);

@@ -75,6 +75,9 @@ class Members final : public algorithm::Words {
   [[nodiscard]] std::string name(Rank rank) const;
   // "slot 2 (...), slot 3 (...) and 5 more"; at most four are spelled out.
   [[nodiscard]] std::string names(const std::vector<Rank>& ranks) const;
+  // "it is stopped (T)", "pid 77 is stopped (T) and pid 78 sleeping (S)": what the kernel says of their processes, of
+  // four at most; empty: nothing is known of them.
+  [[nodiscard]] std::string states(const std::vector<Rank>& ranks) const;
 
   // -- algorithm::Words: acquire loads ----------------------------------------------------------------------------
   [[nodiscard]] std::uint64_t entered(Rank member) const override;

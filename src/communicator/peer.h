@@ -7,6 +7,7 @@
 
 #include "closeranks/ids.h"
 #include "transport/life.h"
+#include "transport/process_state.h"
 #include "transport/shared_arena.h"
 
 namespace closeranks::communicator {
@@ -34,6 +35,11 @@ struct Peer {
   [[nodiscard]] bool left() const { return life.has_value() && life->state() == transport::LifeState::departed; }
   [[nodiscard]] bool gone() const {
     return unreachable || (life.has_value() && life->state() != transport::LifeState::alive);
+  }
+  // What its process does, as describe_process() says it; empty: not known. Reads /proc.
+  [[nodiscard]] std::string state_text() const {
+    if (pid == 0) return "";
+    return gone() ? "dead" : transport::describe_process(static_cast<pid_t>(pid));
   }
 };
 

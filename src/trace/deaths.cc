@@ -118,6 +118,11 @@ class Collector {
       case EventKind::view:
         see_view(seen);
         break;
+      case EventKind::stack:
+        if (!event.slots.empty() && !event.stack.empty()) {
+          stacks_[Key{event.slots.front(), id_of(event)}] = event.stack;
+        }
+        break;
       case EventKind::peer_state:
       case EventKind::excluded:
         if (!event.slots.empty()) fenced_[Key{event.slots.front(), id_of(event)}].push_back(&event);
@@ -181,11 +186,12 @@ class Collector {
       death.signal = WTERMSIG(status);
       // An exception that was on its way out, or a fence: the kill is what came of it.
       if (death.how == Death::How::exception) return;
-      death.how = death.signal == SIGKILL && reason.has_value() ? reason->first : Death::How::signal;
-      if (reason.has_value() && death.how == reason->first) {
-        death.detail = reason->second->detail;
-        death.at_ns = std::min(death.at_ns, reason->second->at_ns);
+      death.how = death.signal == SIGKILL && reason.has_value() ? reason->how : Death::How::signal;
+      if (reason.has_value() && death.how == reason->how) {
+        death.detail = reason->detail;
+        death.at_ns = std::min(death.at_ns, reason->at_ns);
         death.evidence.insert(death.evidence.begin(), "before it was killed: " + death.detail);
+        if (death.stack.empty()) death.stack = stacks_[Key{event.slots.front(), id_of(event)}];
       }
     } else {
       death.status = WEXITSTATUS(status);
@@ -193,24 +199,34 @@ class Collector {
     }
   }
 
+  struct Fence {
+    Death::How how;
+    std::string detail;
+    std::int64_t at_ns;
+  };
+
+  static std::optional<Fence> fence_of(const std::string& why, std::int64_t at_ns, bool may_be_hang) {
+    if (is_fence_for_stop(why)) return Fence{Death::How::fenced_stopped, why, at_ns};
+    if (is_fence_for_kernel(why)) return Fence{Death::How::fenced_kernel, why, at_ns};
+    if (may_be_hang && is_fence_for_hang(why)) return Fence{Death::How::fenced_hung, why, at_ns};
+    return std::nullopt;
+  }
+
   // Why it was fenced, if the kill that followed was a fence.
-  std::optional<std::pair<Death::How, const Event*>> fence_before(const Event& exit) const {
+  std::optional<Fence> fence_before(const Event& exit) const {
+    std::optional<Fence> reason;
     const auto found = fenced_.find(Key{exit.slots.front(), id_of(exit)});
-    if (found == fenced_.end()) return std::nullopt;
-    std::optional<std::pair<Death::How, const Event*>> reason;
-    for (const Event* event : found->second) {
-      const std::string& why = event->detail;
-      if (is_fence_for_stop(why)) {
-        reason = {Death::How::fenced_stopped, event};
-      } else if (is_fence_for_kernel(why)) {
-        reason = {Death::How::fenced_kernel, event};
-      } else if (event->kind == EventKind::excluded && is_fence_for_hang(why)) {
-        reason = {Death::How::fenced_hung, event};
-      } else if (event->kind == EventKind::peer_state) {
-        reason.reset();  // it runs again
+    if (found != fenced_.end()) {
+      for (const Event* event : found->second) {
+        const auto fence = fence_of(event->detail, event->at_ns, event->kind == EventKind::excluded);
+        // A state that says nothing: it runs again.
+        if (fence.has_value() || event->kind == EventKind::peer_state) reason = fence;
       }
     }
-    return reason;
+    if (reason.has_value()) return reason;
+    // A job that ends with it excludes nobody: "killed by signal 9 (SIGKILL): has not entered ..."
+    const std::size_t end = exit.detail.find(": ");
+    return end == std::string::npos ? std::nullopt : fence_of(exit.detail.substr(end + 2), exit.at_ns, true);
   }
 
   // A file that was not closed, of a process that is not there.
@@ -246,6 +262,7 @@ class Collector {
   const JobIndex& index_;
   std::map<Key, Death> deaths_;
   std::map<Key, std::vector<const Event*>> fenced_;
+  std::map<Key, std::string> stacks_;  // the newest that an agent has asked for
   std::vector<const Event*> counted_;
 };
 

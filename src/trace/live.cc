@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -22,6 +24,8 @@ namespace {
 // A process that reads from a disk is in uninterruptible sleep for a moment: only one that stays there is in trouble.
 constexpr int looks = 3;
 constexpr auto between_looks = std::chrono::milliseconds(20);
+// The kernel tells a process's start no more precisely.
+constexpr std::int64_t tick_ns = 10'000'000;
 
 std::string read_text(const std::string& path) {
   std::ifstream file(path);
@@ -45,13 +49,37 @@ char state_of(std::uint32_t pid) {
   return end == std::string::npos || end + 2 >= stat.size() ? '\0' : stat[end + 2];
 }
 
-// A pid may be another process's by now: the worker is the one that has the file mapped.
+std::int64_t clock_ns(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+std::int64_t monotonic_ns() { return clock_ns(CLOCK_MONOTONIC); }
+
+// When the process began, CLOCK_MONOTONIC; nullopt: it is gone.
+std::optional<std::int64_t> start_ns(std::uint32_t pid) {
+  const std::string stat = read_text("/proc/" + std::to_string(pid) + "/stat");
+  const std::size_t end = stat.rfind(')');
+  if (end == std::string::npos) return std::nullopt;
+  // Field 22, of which the state is the third: ticks since boot, suspended time included.
+  std::istringstream fields(stat.substr(end + 1));
+  std::string skipped;
+  for (int field = 3; field < 22; ++field) fields >> skipped;
+  std::int64_t ticks = 0;
+  if (!(fields >> ticks)) return std::nullopt;
+  return ticks * (1'000'000'000 / ::sysconf(_SC_CLK_TCK)) - (clock_ns(CLOCK_BOOTTIME) - monotonic_ns());
+}
+
+// A pid may be another process's by now: one that began after the file's last word. Nothing is read that takes a lock
+// of the process's (its maps, say): one that hangs in the kernel may hold it for ever.
 std::optional<bool> is_running(const WorkerTrace& worker) {
   const char state = state_of(worker.pid);
   if (state == '\0' || state == 'Z' || state == 'X') return false;
-  const std::string maps = read_text("/proc/" + std::to_string(worker.pid) + "/maps");
-  if (maps.empty()) return std::nullopt;
-  return maps.find(std::filesystem::path(worker.file).filename().string()) != std::string::npos;
+  const auto start = start_ns(worker.pid);
+  if (!start.has_value()) return false;
+  if (worker.last_written_ns == 0) return std::nullopt;
+  return *start <= worker.last_written_ns - worker.clock_offset_ns + tick_ns;
 }
 
 std::string trouble_of(std::uint32_t pid) {
@@ -64,12 +92,6 @@ std::string trouble_of(std::uint32_t pid) {
   if (state != 'D') return "";
   const std::string call = trimmed(read_text("/proc/" + std::to_string(pid) + "/wchan"));
   return "in the kernel: " + (call.empty() || call == "0" ? "it does not say where" : call);
-}
-
-std::int64_t monotonic_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
 }  // namespace

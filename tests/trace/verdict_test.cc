@@ -263,6 +263,16 @@ const std::vector<Case> cases{
            "File \"train.py\", line 41 in augment\nFile \"train.py\", line 90 in <module>\n";
      },
      Kind::stuck, 3, "line 41 in augment"},
+    {"StuckAndFencedAsItsJobEnded",
+     [](Job& job) {
+       job.enter_all_but(3);
+       job.exited(3, 9, 8 * second);
+       job.agent().events.back().detail =
+           "killed by signal 9 (SIGKILL): has not entered all_reduce #10, it is in step 0";
+       job.observe(3, EventKind::stack, "", 7 * second);
+       job.agent().events.back().stack = "File \"train.py\", line 41 in augment\n";
+     },
+     Kind::stuck, 3, "has not entered all_reduce #10"},
     {"StuckThenTheOthersTimedOutAndItWasKilled",
      [](Job& job) {
        job.enter_all_but(3);
