@@ -256,6 +256,7 @@ class Group {
   [[nodiscard]] std::vector<Rank> awaited_by_any(const Operation& operation) const;
   [[nodiscard]] std::string waiting_text(const Operation& operation, Clock::time_point now) const;
   void lose(Rank rank);
+  void record_loss(Rank rank);
   void part_from(const std::vector<membership::Departure>& departures);  // group_views.cc
   static PointToPoint::Departure departure_of(const std::shared_ptr<Peer>& peer);
   [[nodiscard]] Status status_of(Fault outcome, Rank culprit, const Operation& operation, std::uint64_t sequence) const;
@@ -282,6 +283,7 @@ class Group {
   std::unordered_map<std::uint64_t, std::shared_ptr<Operation>> transfers_;  // by PointToPoint id
   std::shared_ptr<Operation> spare_;                                         // run()'s, used again
   std::vector<bool> lost_;                 // by rank: look_for_deaths() has acted on it
+  std::optional<WorkerId> recorded_loss_;  // the last one
   std::vector<const std::byte*> sources_;  // of the action in work; kept for its memory
   std::vector<double> weights_;            // as well
   std::optional<Status> entry_failure_;    // of the last entry that failed

@@ -202,6 +202,7 @@ void Group::leave(const algorithm::Action& action) {
     // Not when it is published: that may wait for the next op.
     if (recorder_.on()) recorder_.completed_word(action.sequence + 1);
   } else {
+    if (action.outcome == Fault::peer_lost) record_loss(action.culprit);
     if (machine_.failure()) abandon(entry, false);
     entry_failure_ = status_of(action.outcome, action.culprit, *operation, action.sequence);
     operation->add_failure(*entry_failure_);

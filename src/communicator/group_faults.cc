@@ -74,19 +74,25 @@ void Group::look_for_deaths() {
 void Group::lose(Rank rank) {
   lost_[rank.value()] = true;
   const Peer& peer = *members_.peer(rank);
-  if (recorder_.on()) {
-    const Slot slot = members_.slot(rank);
-    const std::string how = why_gone(peer);
-    recorder_.event({.kind = recorder::EventKind::peer_lost,
-                     .slots = {&slot, 1},
-                     .worker = peer.worker,
-                     .detail = how,
-                     .use = recorder::NameUse::last_words});
-  }
+  record_loss(rank);
   point_to_point_.member_gone(rank, departure_of(members_.peer(rank)), why_gone(peer));
   // The coordinator learns it in any case: it may be the only one to know that the job waits for this worker.
   if (host_.coordinated()) host_.suspect(peer, why_gone(peer));
   if (machine_.policy() == Policy::fail && !(entries_.empty() && queue_.empty())) machine_.peer_lost(rank);
+}
+
+// Once for each that is lost: it was seen to go, or another member's decision says so.
+void Group::record_loss(Rank rank) {
+  const std::shared_ptr<Peer>& peer = members_.peer(rank);
+  if (!recorder_.on() || peer == nullptr || recorded_loss_ == peer->worker) return;
+  recorded_loss_ = peer->worker;
+  const Slot slot = members_.slot(rank);
+  const std::string how = why_gone(*peer);
+  recorder_.event({.kind = recorder::EventKind::peer_lost,
+                   .slots = {&slot, 1},
+                   .worker = peer->worker,
+                   .detail = how,
+                   .use = recorder::NameUse::last_words});
 }
 
 PointToPoint::Departure Group::departure_of(const std::shared_ptr<Peer>& peer) {

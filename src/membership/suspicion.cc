@@ -13,8 +13,8 @@ void Coordinator::on_suspicion(const Suspicion& suspicion, const Member& from, T
   if (suspected == nullptr || suspected->life == Life::excluded) return;
   if (from.life != Life::running || from.worker == suspicion.suspect) return;
   if (!suspicion.in_op && config_.rules.reports_are_hints) return;
-  // That it has not come: said before the reporter could know better, or said again after a change of view. It has come,
-  // and its peers see for themselves.
+  // That it has not come: said before the reporter could know better, or said again after a change of view. It has
+  // come, and its peers see for themselves.
   if (!suspicion.seems_gone && suspected->registered) return;
   const std::string reason = text_of(from) + " waits for it: " + suspicion.reason;
   suspected->waited_for = suspected->waited_for || suspicion.in_op;

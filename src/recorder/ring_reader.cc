@@ -56,7 +56,10 @@ std::string text_of(const std::array<char, Size>& field) {
 
 class Reader {
  public:
-  Reader(std::span<const std::byte> bytes, const std::string& file) : bytes_(bytes) { trace_.file = file; }
+  Reader(std::span<const std::byte> bytes, const std::string& file, std::uint64_t newest)
+      : bytes_(bytes), newest_(newest) {
+    trace_.file = file;
+  }
   Result<WorkerTrace> read();
 
  private:
@@ -81,6 +84,7 @@ class Reader {
   void add_event(const Record& record);
 
   std::span<const std::byte> bytes_;
+  const std::uint64_t newest_;
   WorkerTrace trace_;
   // Of the header, once found sound.
   std::uint64_t names_offset_ = 0, names_bytes_ = 0, groups_offset_ = 0, records_offset_ = 0;
@@ -253,7 +257,7 @@ void Reader::read_records(std::uint64_t offset, std::uint64_t records) {
     const Record record = at(place);
     if (sound(record, place)) newest = std::max(newest, record.stamp);
   }
-  const std::uint64_t overwritten = newest > records ? newest - records : 0;
+  const std::uint64_t overwritten = newest - std::min({newest, records, newest_});
   trace_.overwritten += overwritten;
   for (std::uint64_t stamp = overwritten + 1; stamp <= newest && stamp != 0; ++stamp) {
     const std::uint64_t place = (stamp - 1) & (records - 1);
@@ -473,16 +477,16 @@ bool is_ring(std::span<const std::byte> bytes) {
   return bytes.size() >= sizeof(ring_magic) && load<std::uint64_t>(bytes) == ring_magic;
 }
 
-Result<WorkerTrace> read_ring(std::span<const std::byte> bytes, const std::string& file) {
+Result<WorkerTrace> read_ring(std::span<const std::byte> bytes, const std::string& file, std::uint64_t newest) {
   // The structs are looked at where they lie: they must lie as they were written.
   if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(FileHeader) != 0) {
     const std::vector<std::byte> aligned(bytes.begin(), bytes.end());
-    return Reader(aligned, file).read();
+    return Reader(aligned, file, newest).read();
   }
-  return Reader(bytes, file).read();
+  return Reader(bytes, file, newest).read();
 }
 
-Result<WorkerTrace> read_ring_file(const std::string& path) {
+Result<WorkerTrace> read_ring_file(const std::string& path, std::uint64_t newest) {
   const auto system = [&path](int error) {
     return Status(Fault::system, Move::none, "cannot read " + path + ": " + std::system_category().message(error));
   };
@@ -501,7 +505,7 @@ Result<WorkerTrace> read_ring_file(const std::string& path) {
     filled += static_cast<std::size_t>(got);
   }
   bytes.resize(filled);
-  return read_ring(bytes, path);
+  return read_ring(bytes, path, newest);
 }
 
 }  // namespace closeranks::recorder

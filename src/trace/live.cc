@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -57,25 +59,49 @@ std::int64_t clock_ns(clockid_t clock) {
 
 std::int64_t monotonic_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
-// When the process began, CLOCK_MONOTONIC; nullopt: it is gone.
-std::optional<std::int64_t> start_ns(std::uint32_t pid) {
+// A field of /proc/PID/stat after the state, which is the third; nullopt: the process is gone.
+std::optional<std::int64_t> field_of(std::uint32_t pid, int wanted) {
   const std::string stat = read_text("/proc/" + std::to_string(pid) + "/stat");
   const std::size_t end = stat.rfind(')');
   if (end == std::string::npos) return std::nullopt;
-  // Field 22, of which the state is the third: ticks since boot, suspended time included.
   std::istringstream fields(stat.substr(end + 1));
   std::string skipped;
-  for (int field = 3; field < 22; ++field) fields >> skipped;
-  std::int64_t ticks = 0;
-  if (!(fields >> ticks)) return std::nullopt;
-  return ticks * (1'000'000'000 / ::sysconf(_SC_CLK_TCK)) - (clock_ns(CLOCK_BOOTTIME) - monotonic_ns());
+  for (int field = 3; field < wanted; ++field) fields >> skipped;
+  std::int64_t value = 0;
+  return fields >> value ? std::optional(value) : std::nullopt;
+}
+
+// The kernel is taking it down, which takes a while where there is much memory: it is exiting, or will never return
+// from the kernel to its program.
+bool is_ending(std::uint32_t pid) {
+  constexpr std::int64_t exiting = 0x4;  // PF_EXITING, in field 9
+  if ((field_of(pid, 9).value_or(exiting) & exiting) != 0) return true;
+  const std::string status = read_text("/proc/" + std::to_string(pid) + "/status");
+  const std::size_t pending = status.find("SigPnd:");
+  if (pending == std::string::npos) return true;
+  constexpr std::uint64_t kill_bit = std::uint64_t{1} << (SIGKILL - 1);
+  return (std::strtoull(status.c_str() + pending + sizeof("SigPnd:"), nullptr, 16) & kill_bit) != 0;
+}
+
+// When the process began, CLOCK_MONOTONIC; nullopt: it is gone.
+std::optional<std::int64_t> start_ns(std::uint32_t pid) {
+  // Ticks since boot, suspended time included.
+  const auto ticks = field_of(pid, 22);
+  if (!ticks.has_value()) return std::nullopt;
+  return *ticks * (1'000'000'000 / ::sysconf(_SC_CLK_TCK)) - (clock_ns(CLOCK_BOOTTIME) - monotonic_ns());
 }
 
 // A pid may be another process's by now: one that began after the file's last word. Nothing is read that takes a lock
 // of the process's (its maps, say): one that hangs in the kernel may hold it for ever.
 std::optional<bool> is_running(const WorkerTrace& worker) {
-  const char state = state_of(worker.pid);
+  char state = state_of(worker.pid);
+  for (int look = 1; look < looks && state == 'D' && is_ending(worker.pid); ++look) {
+    std::this_thread::sleep_for(between_looks);
+    state = state_of(worker.pid);
+  }
   if (state == '\0' || state == 'Z' || state == 'X') return false;
+  // One that hangs in the kernel does not end, whatever it was sent.
+  if (state != 'D' && is_ending(worker.pid)) return false;
   const auto start = start_ns(worker.pid);
   if (!start.has_value()) return false;
   if (worker.last_written_ns == 0) return std::nullopt;

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -53,12 +54,12 @@ struct Found {
   std::vector<std::string> remarks;
 };
 
-void read_file(const fs::path& path, std::uintmax_t size, Found& found) {
+void read_file(const fs::path& path, std::uintmax_t size, std::uint64_t newest, Found& found) {
   constexpr std::size_t head_bytes = 4096;
   const std::vector<std::byte> head = read_bytes(path, std::min<std::uintmax_t>(size, head_bytes));
   const std::string name = path.string();
   if (recorder::is_ring(head)) {
-    auto ring = recorder::read_ring_file(name);
+    auto ring = recorder::read_ring_file(name, newest);
     if (ring.ok()) {
       found.rings.push_back(std::move(ring.value()));
     } else {
@@ -82,7 +83,7 @@ void read_file(const fs::path& path, std::uintmax_t size, Found& found) {
   if (is_event_log({reinterpret_cast<const char*>(head.data()), head.size()})) found.event_logs.push_back(path);
 }
 
-Found search(const std::string& directory) {
+Found search(const std::string& directory, std::uint64_t newest) {
   Found found;
   std::error_code error;
   std::size_t files = 0;
@@ -96,7 +97,7 @@ Found search(const std::string& directory) {
       break;
     }
     const std::uintmax_t size = entry->file_size(ignored);
-    if (!ignored && size > 0) read_file(entry->path(), size, found);
+    if (!ignored && size > 0) read_file(entry->path(), size, newest, found);
   }
   if (error) found.remarks.push_back(directory + " could not be read to its end: " + error.message());
   return found;
@@ -135,10 +136,10 @@ void shift(WorkerTrace& dump, std::int64_t by) {
 
 }  // namespace
 
-Result<JobTrace> read_directory(const std::string& directory) {
+Result<JobTrace> read_directory(const std::string& directory, std::uint64_t newest) {
   std::error_code error;
   if (!fs::is_directory(directory, error)) return wrong("there is no directory " + directory);
-  Found found = search(directory);
+  Found found = search(directory, newest);
   JobTrace job;
   std::set<Slot> told;
   if (!found.rings.empty()) {
@@ -177,12 +178,6 @@ Result<JobTrace> read_directory(const std::string& directory) {
   complete_members(job);
   look_at_processes(job);
   return job;
-}
-
-Result<Verdict> verdict_of(const std::string& directory, const VerdictOptions& options) {
-  const auto job = read_directory(directory);
-  if (!job.ok()) return job.status();
-  return judge(job.value(), options);
 }
 
 }  // namespace closeranks::trace

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "closeranks/status.h"
+#include "recorder/ring_reader.h"
 #include "recorder/trace.h"
 #include "trace/verdict.h"
 
@@ -12,10 +13,7 @@ namespace closeranks::trace {
 
 // Looks through the directory and all below it. Of several jobs the newest is taken; the others, and files that could
 // not be read, are in JobTrace::remarks. Fault::invalid_argument with a sentence: no directory, or nothing in it.
-Result<recorder::JobTrace> read_directory(const std::string& directory);
-
-// The verdict on what a directory has, for the text of an exception. Any thread; takes some milliseconds for each
-// worker.
-Result<Verdict> verdict_of(const std::string& directory, const VerdictOptions& options = {});
+// `newest`: records read of each ring (ring_reader.h).
+Result<recorder::JobTrace> read_directory(const std::string& directory, std::uint64_t newest = recorder::all_records);
 
 }  // namespace closeranks::trace

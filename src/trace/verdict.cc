@@ -437,7 +437,9 @@ bool was_missed(const JobIndex& index, Slot slot) {
 
 // The first end that may be the cause of the others.
 std::vector<Death>::const_iterator find_root(const JobIndex& index, const std::vector<Death>& deaths) {
-  const auto asked = std::count_if(deaths.begin(), deaths.end(), [](const Death& death) { return death.was_asked(); });
+  // Those that ended because an op had failed were asked by nobody.
+  const auto asked = std::count_if(deaths.begin(), deaths.end(),
+                                   [](const Death& death) { return death.was_asked() && !death.consequence; });
   return std::find_if(deaths.begin(), deaths.end(), [&](const Death& death) {
     if (death.consequence) return false;
     // Several that were asked to end, or whose signal nobody saw: somebody ended the job.

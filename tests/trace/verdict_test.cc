@@ -86,6 +86,7 @@ class Job {
     failed.failure = why;
     worker(slot).ops.push_back(failed);
     worker(slot).groups[0].current.reset();
+    worker(slot).last_written_ns = at_ns;
   }
   Event& note(std::uint32_t slot, EventKind kind, std::int64_t at_ns) {
     Event event;
@@ -192,6 +193,19 @@ const std::vector<Case> cases{
        }
      },
      Kind::killed, 2, "killed by signal 9 (SIGKILL)"},
+    {"GoneUnseenAndTheOthersEndedOfIt",  // without a word of their own: os._exit
+     [](Job& job) {
+       job.enter_all_but(2);
+       job.worker(2).running = false;
+       for (const std::uint32_t slot : {0U, 1U, 3U}) {
+         Event& lost = job.note(slot, EventKind::peer_lost, 2 * second + second / 100);
+         lost.slots = {Slot(2)};
+         lost.detail = "its process has ended";
+         job.fail(slot, "PeerLost: slot 2 is gone", 2 * second + second / 100);
+         job.worker(slot).running = false;
+       }
+     },
+     Kind::killed, 2, "is gone"},
     {"OutOfMemory",
      [](Job& job) {
        job.enter_all_but(1);
