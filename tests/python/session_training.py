@@ -211,7 +211,12 @@ class Worker:
         last = self.kills[-1][0] if self.kills else 0
         if number < last + drawn.choice([1, 1, 2, 5, 9]):
             return
-        victim = drawn.choice(self.session.present)
+        # The last victims may still be about: struck by now, or about to be. Two others are left in any case.
+        struck = {slot for step, slot in self.kills if number - step < 20}
+        candidates = [slot for slot in self.session.present if slot not in struck]
+        if len(candidates) < 3:
+            return
+        victim = drawn.choice(candidates)
         self.kills.append([number, victim])
         if victim == self.slot:
             fault = {"where": drawn.choice(["step", "backward"]), "delay_ms": drawn.choice([0, drawn.uniform(0, 40)])}
