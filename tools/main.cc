@@ -1,7 +1,6 @@
 // closeranks: the command-line tool.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -17,12 +16,15 @@
 #include "agent/job_command.h"
 #include "agent/strike.h"
 #include "agent/worker_environment.h"
+#include "arguments.h"
 #include "top_command.h"
 #include "trace_command.h"
 
 namespace {
 
 using closeranks::agent::find_python;
+using closeranks::tools::fail;
+using closeranks::tools::parse;
 
 constexpr std::string_view usage =
     "closeranks - distributed training whose surviving workers go on\n"
@@ -31,16 +33,11 @@ constexpr std::string_view usage =
     "  closeranks job status | resize N               a running job: how it is; grow or shrink it\n"
     "  closeranks top [DIR]                           a running job, slot by slot, as it goes\n"
     "  closeranks trace DIR [flags]                   what is wrong with a job, who and where, from the files it left\n"
-    "  closeranks demo [flags]                        train, lose two workers on the way, and see what it cost\n"
+    "  closeranks demo [flags]                        train, lose four workers on the way, and see what it cost\n"
     "  closeranks bench [OP] [flags]                  collectives beside Gloo, Open MPI and the memory's limit\n"
     "  closeranks version                             print the version\n"
     "\n"
     "Each has --help.\n";
-
-int fail(const std::string& sentence) {
-  std::cerr << "closeranks: " << sentence << "\n";
-  return 2;
-}
 
 // Where this program is: as it was called (the bin folder of a virtual environment, say), and with links resolved.
 std::vector<std::string> tool_folders(const std::string& called) {
@@ -100,20 +97,12 @@ int strike(const std::vector<std::string>& arguments) {
   app.add_option("--events", options.events_file, "the job's events file")->required();
   app.add_option("--slot", slot, "whose worker is killed")->required();
   app.add_option("--timeout", seconds, "seconds to wait for the moment (default 30)");
-  try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    return fail(error.what());
-  }
+  if (const auto ended = parse(app, arguments)) return *ended;
   options.slot = closeranks::Slot(slot);
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
   const auto struck = closeranks::agent::strike(options);
   if (!struck.ok()) {
-    fail(struck.status().message());
-    return 1;
+    return fail(struck.status().message(), 1);
   }
   std::cout << closeranks::agent::to_json(struck.value(), options.slot) << std::endl;
   return 0;
@@ -130,7 +119,7 @@ int main(int argc, char** argv) {
   if (command == "strike") return strike(arguments);
   if (command == "top") return closeranks::tools::top_command(arguments);
   if (command == "job") return closeranks::agent::job_command(arguments);
-  if (command == "trace") return closeranks::trace_command(arguments);
+  if (command == "trace") return closeranks::tools::trace_command(arguments);
   if (command == "version" || command == "--version") {
     std::cout << "closeranks " << CLOSERANKS_VERSION << "\n";
     return 0;

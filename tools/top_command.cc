@@ -1,6 +1,5 @@
 #include "top_command.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -12,6 +11,7 @@
 #include "agent/control_socket.h"
 #include "agent/job_command.h"
 #include "agent/log_folder.h"
+#include "arguments.h"
 #include "terminal.h"
 #include "trace/live_frame.h"
 #include "trace/merge.h"
@@ -29,11 +29,6 @@ struct TopOptions {
   double interval_s = 1;
   bool once = false;
 };
-
-int fail(const std::string& sentence, int status) {
-  std::cerr << "closeranks: " << sentence << "\n";
-  return status;
-}
 
 // Where the running job that is meant keeps its recorders' files: it says so itself.
 Result<std::string> trace_folder(const TopOptions& options) {
@@ -104,14 +99,7 @@ int top_command(const std::vector<std::string>& arguments) {
   app.add_option("--interval", options.interval_s, "seconds between two looks (default 1)")
       ->check(CLI::Range(0.1, 3600.0));
   app.add_flag("--once", options.once, "print one look and end; so it does, too, where no terminal is");
-  try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    return fail(error.what(), 2);
-  }
+  if (const auto ended = parse(app, arguments)) return *ended;
   const auto folder = trace_folder(options);
   if (!folder.ok()) return fail(folder.status().message(), 1);
   std::error_code error;

@@ -3,7 +3,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -12,21 +11,17 @@
 #include <thread>
 #include <vector>
 
+#include "arguments.h"
 #include "trace/merge.h"
 #include "trace/perfetto.h"
 #include "trace/report.h"
 #include "trace/torch_export.h"
 #include "trace/verdict_json.h"
 
-namespace closeranks {
+namespace closeranks::tools {
 namespace {
 
 constexpr auto between_reads = std::chrono::seconds(1);
-
-int fail(const std::string& sentence) {
-  std::cerr << "closeranks: " << sentence << "\n";
-  return 2;
-}
 
 struct Options {
   std::string directory;
@@ -69,7 +64,7 @@ int follow(const Options& options, const trace::VerdictOptions& how) {
                   << std::endl;
       }
       last = now;
-      bool lives = job.value().read_ns != 0;
+      const bool lives = job.value().read_ns != 0;
       if (!lives) return 0;
     }
     std::this_thread::sleep_for(between_reads);
@@ -91,14 +86,7 @@ int trace_command(std::span<const std::string> arguments) {
   app.add_option("--perfetto", options.perfetto, "write a trace for ui.perfetto.dev into this file");
   app.add_option("--torch-fr", options.torch_fr, "write dumps for torchfrtrace into this directory");
   app.add_option("--patience", options.patience_s, "seconds after which a wait is a sign of trouble (default 1)");
-  try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    return fail(error.what());
-  }
+  if (const auto ended = parse(app, arguments)) return *ended;
   trace::VerdictOptions how;
   how.patience_ns = static_cast<std::int64_t>(options.patience_s * 1e9);
   if (options.follow) return follow(options, how);
@@ -119,4 +107,4 @@ int trace_command(std::span<const std::string> arguments) {
   return 0;
 }
 
-}  // namespace closeranks
+}  // namespace closeranks::tools

@@ -4,10 +4,10 @@
 #include <span>
 #include <string>
 
-namespace closeranks {
+namespace closeranks::tools {
 
 // `arguments`: what follows `closeranks trace`. Returns the exit status: 0 with or without a culprit, 2 with a sentence
 // for a wrong command line or a directory without traces.
 int trace_command(std::span<const std::string> arguments);
 
-}  // namespace closeranks
+}  // namespace closeranks::tools

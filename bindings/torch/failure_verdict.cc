@@ -42,18 +42,6 @@ std::string sentence_on(const fs::path& own_file) {
   return names_somebody ? verdict.sentence : "";
 }
 
-Status with_line(const Status& status, const std::string& line) {
-  Status longer(status.fault(), status.move(), status.message() + "\n" + line);
-  longer.slot = status.slot;
-  longer.worker = status.worker;
-  longer.host = status.host;
-  longer.group = status.group;
-  longer.op = status.op;
-  longer.sequence = status.sequence;
-  longer.view = status.view;
-  return longer;
-}
-
 }  // namespace
 
 Status with_verdict(Status status) {
@@ -71,7 +59,7 @@ Status with_verdict(Status status) {
   if (last.first != status.message()) {
     last = {status.message(), sentence_on(ring->path())};
   }
-  return last.second.empty() ? status : with_line(status, "verdict: " + last.second);
+  return last.second.empty() ? status : status.with_message(status.message() + "\nverdict: " + last.second);
 }
 
 }  // namespace closeranks::torch_binding

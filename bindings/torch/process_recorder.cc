@@ -13,7 +13,6 @@
 
 #include "failure.h"
 #include "recorder/environment.h"
-#include "recorder/recording.h"
 
 namespace py = pybind11;
 
@@ -104,17 +103,9 @@ std::shared_ptr<recorder::RingWriter> process_recorder() {
 }
 
 std::shared_ptr<recorder::RingWriter> open_process_recorder(const EngineOptions& options) {
-  if (!recorder::recording) {
-    return nullptr;
-  }
   const std::lock_guard lock(process().mutex);
   if (!std::exchange(process().tried, true)) {
-    recorder::RingOptions ring;
-    ring.job = options.job;
-    ring.slot = options.slot;
-    ring.worker = options.worker;
-    ring.slots_in_job = options.slots;
-    process().ring = recorder::open_from_environment(std::move(ring));
+    process().ring = recorder::open_from_environment(options);
   }
   return process().ring;
 }

@@ -48,6 +48,12 @@ class [[nodiscard]] Status {
   [[nodiscard]] Fault fault() const { return fault_; }
   [[nodiscard]] Move move() const { return move_; }
   [[nodiscard]] const std::string& message() const { return message_; }
+  // The same in other words: everything else is kept.
+  [[nodiscard]] Status with_message(std::string message) const {
+    Status other = *this;
+    other.message_ = std::move(message);
+    return other;
+  }
 
   std::optional<Slot> slot;
   std::optional<WorkerId> worker;

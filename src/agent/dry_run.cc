@@ -38,9 +38,7 @@ int dry_run(const LaunchOptions& options, const std::vector<std::string>& tool_f
   facts.process = "<pid>:<start>";
   facts.temporary_folder = "<temporary>/closeranks-<drawn>";
   facts.log_folder = root.empty() ? "" : root + "/<time>-<job>";
-  facts.trace_folder = !options.trace_dir.empty()  ? options.trace_dir
-                       : !facts.log_folder.empty() ? facts.log_folder + "/trace"
-                                                   : "";
+  facts.trace_folder = trace_folder(options, facts.log_folder);
 
   std::cout << "command (" << options.workers << (options.workers == 1 ? " worker)" : " workers)") << ":\n ";
   for (const std::string& word : worker_command(options, find_python(tool_folders))) std::cout << " " << quoted(word);

@@ -14,8 +14,8 @@
 #include "agent/process_tree.h"
 #include "base/log.h"
 #include "base/priority.h"
+#include "base/process_state.h"
 #include "base/token.h"
-#include "transport/process_state.h"
 
 extern char** environ;
 
@@ -162,7 +162,7 @@ Status Job::start_coordinator() {
 Status Job::prepare() {
   facts_.job = make_job_id(options_.run_id);
   facts_.token = make_token();
-  const auto self = transport::process_state(::getpid());
+  const auto self = process_state(::getpid());
   facts_.process = std::to_string(::getpid()) + ":" + std::to_string(self.has_value() ? self->start_ticks : 0);
   log::configure("agent of job " + facts_.job);
   if (Status status = open_log_folder(); !status.ok()) return status;

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "agent/job_state.h"
-#include "agent/slot_names.h"
-#include "transport/process_state.h"
+#include "base/process_state.h"
+#include "base/slot_names.h"
 
 namespace closeranks::agent {
 
@@ -91,7 +91,7 @@ void Job::on_event(const Event& event) {
 
 void Job::on_exited(const membership::Exited& exited) {
   Worker& worker = workers_.at(exited.worker);
-  const std::string how = transport::describe_wait_status(exited.wait_status);
+  const std::string how = describe_wait_status(exited.wait_status);
   worker.reason = how;
   const std::string why = exited.reason == how ? "" : exited.reason;
   emit(EventKind::worker_exited, exited.worker, how, why);

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "agent/job_state.h"
-#include "agent/slot_names.h"
-#include "transport/process_state.h"
+#include "base/process_state.h"
+#include "base/slot_names.h"
 
 namespace closeranks::agent {
 namespace {
@@ -144,7 +144,7 @@ void Job::on_ending_overdue(Ending stage) {
   }
   for (const auto& [id, worker] : workers_) {
     if (worker.exited) continue;
-    output_->say(name_of(id) + " cannot be killed (it sleeps in '" + transport::waiting_channel(worker.pid) +
+    output_->say(name_of(id) + " cannot be killed (it sleeps in '" + waiting_channel(worker.pid) +
                  "' in the kernel); it is left behind");
   }
   finish();

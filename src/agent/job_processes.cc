@@ -6,7 +6,7 @@
 
 #include "agent/job_state.h"
 #include "agent/life_finder.h"
-#include "transport/process_state.h"
+#include "base/process_state.h"
 
 namespace closeranks::agent {
 namespace {
@@ -58,7 +58,7 @@ void Job::find_life_of(WorkerId id, Worker& worker, Clock::time_point now) {
   std::vector<pid_t> candidates{worker.pid};
   // A program of the user's own may be a script around the process that is in the job.
   if (options_.no_python) {
-    for (const pid_t child : transport::descendants_of(worker.pid)) candidates.push_back(child);
+    for (const pid_t child : descendants_of(worker.pid)) candidates.push_back(child);
   }
   const transport::LifeIdentity identity{facts_.job, id, *worker.slot};
   for (const pid_t pid : candidates) {
@@ -85,7 +85,7 @@ void Job::look_at(WorkerId id, Worker& worker, Clock::time_point now) {
     moved = true;
     info = {};
   }
-  const auto state = transport::process_state(worker.pid);
+  const auto state = process_state(worker.pid);
   const bool stopped = state.has_value() && state->letter == 'T';
   if (const auto stopped_for = worker.stop.look(now, stopped, moved); stopped_for.has_value()) {
     const std::string reason = "stopped for " + seconds_text(*stopped_for);

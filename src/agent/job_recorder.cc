@@ -7,9 +7,9 @@
 #include <filesystem>
 
 #include "agent/job_state.h"
+#include "base/process_state.h"
 #include "recorder/recording.h"
 #include "recorder/ring_writer.h"
-#include "transport/process_state.h"
 
 namespace closeranks::agent {
 namespace {
@@ -21,9 +21,7 @@ constexpr std::chrono::milliseconds state_told_after{500};
 
 // The job goes on without it.
 void Job::open_recorder() {
-  facts_.trace_folder = !options_.trace_dir.empty() ? options_.trace_dir
-                        : !log_folder_.path.empty() ? log_folder_.path + "/trace"
-                                                    : "";
+  facts_.trace_folder = trace_folder(options_, log_folder_.path);
   if (!recorder::recording || facts_.trace_folder.empty()) return;
   // A script may change to another folder before it imports closeranks.
   facts_.trace_folder = std::filesystem::absolute(facts_.trace_folder);
@@ -73,7 +71,7 @@ void Job::record_state(WorkerId id, Worker& worker, Clock::time_point now) {
     worker.memory_looked_at = now;
     worker.memory.look(worker.pid, now);
   }
-  const std::string state = transport::describe_process(worker.pid);
+  const std::string state = describe_process(worker.pid);
   const bool of_note =
       state.starts_with("stopped") || state.starts_with("traced") || state.starts_with("in the kernel");
   if (state != worker.state) {

@@ -8,7 +8,7 @@
 #include "agent/job_state.h"
 #include "agent/spare_process.h"
 #include "agent/worker_environment.h"
-#include "transport/process_state.h"
+#include "base/process_state.h"
 
 namespace closeranks::agent {
 namespace {
@@ -29,7 +29,7 @@ std::optional<WorkerId> Job::take_spare() {
   std::optional<WorkerId> best;
   for (const auto& [id, worker] : workers_) {
     if (worker.slot.has_value() || worker.exited || worker.killed || !worker.orders.valid()) continue;
-    const auto state = transport::process_state(worker.pid);
+    const auto state = process_state(worker.pid);
     if (!state.has_value() || state->letter == 'Z' || state->letter == 'T') continue;
     if (!best.has_value() || (worker.ready && !workers_.at(*best).ready)) best = id;
   }
@@ -105,8 +105,8 @@ void Job::look_at_successors(Clock::time_point now) {
 
 // From here on it is a spare like any other. False: it is no child of ours, or gone.
 bool Job::follow_successor(Successor& successor, pid_t pid, Clock::time_point now) {
-  auto process = transport::open_process(pid);
-  const auto state = transport::process_state(pid);
+  auto process = open_process(pid);
+  const auto state = process_state(pid);
   if (!process.ok() || !state.has_value() || state->parent != ::getpid()) return false;
   Worker& spare = workers_[successor.id];
   spare.pid = pid;

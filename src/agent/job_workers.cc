@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "agent/job_state.h"
-#include "agent/slot_names.h"
 #include "agent/worker_process.h"
+#include "base/slot_names.h"
 
 namespace closeranks::agent {
 

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string_view>
 
-#include "transport/process_state.h"
+#include "base/process_state.h"
 
 namespace closeranks::agent {
 namespace {
@@ -59,8 +59,8 @@ void become_subreaper() { ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); }
 std::vector<TreeMember> tree_members(const std::map<pid_t, WorkerId>& mains) {
   std::vector<TreeMember> members;
   std::map<pid_t, pid_t> parents;
-  for (const pid_t pid : transport::descendants_of(::getpid())) {
-    const auto state = transport::process_state(pid);
+  for (const pid_t pid : descendants_of(::getpid())) {
+    const auto state = process_state(pid);
     if (!state.has_value() || state->letter == 'Z' || state->letter == 'X') continue;
     parents[pid] = state->parent;
     if (mains.contains(pid)) continue;
@@ -76,17 +76,17 @@ std::vector<TreeMember> tree_members(const std::map<pid_t, WorkerId>& mains) {
 }
 
 bool kill_member(const TreeMember& member) {
-  auto process = transport::open_process(member.pid);
+  auto process = open_process(member.pid);
   if (!process.ok()) return process.status().fault() == Fault::peer_lost;
   // The descriptor is of whoever has the pid now; the start time tells whether that is the one that was meant.
-  const auto state = transport::process_state(member.pid);
+  const auto state = process_state(member.pid);
   if (!state.has_value() || state->start_ticks != member.start_ticks) return true;
-  return transport::send_signal(process.value(), SIGKILL).ok();
+  return send_signal(process.value(), SIGKILL).ok();
 }
 
 bool holds_segments(pid_t pid) {
   const auto maps = read_file("/proc/" + std::to_string(pid) + "/maps");
-  if (!maps.has_value()) return transport::process_state(pid).has_value();
+  if (!maps.has_value()) return process_state(pid).has_value();
   // A line is "begin-end rwxs offset device inode path". A private mapping (p in place of s) is a fork child's of its
   // parent's arena: what it writes there nobody else sees.
   constexpr std::string_view path = "/memfd:closeranks";

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "transport/process_state.h"
+#include "base/process_state.h"
 
 namespace closeranks::agent {
 namespace {
@@ -26,7 +26,7 @@ std::string short_frame(std::string_view line) {
 int stack_signal() { return SIGRTMIN + 6; }
 
 bool answers_stack_signal(pid_t pid) {
-  const auto state = transport::process_state(pid);
+  const auto state = process_state(pid);
   if (!state.has_value() || state->letter == 'T' || state->letter == 't' || state->letter == 'Z') return false;
   std::ifstream file("/proc/" + std::to_string(pid) + "/status");
   constexpr std::string_view caught = "SigCgt:";

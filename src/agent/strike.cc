@@ -14,9 +14,9 @@
 #include "algorithm/plan.h"
 #include "algorithm/seats.h"
 #include "base/priority.h"
+#include "base/process_state.h"
 #include "closeranks/op.h"
 #include "transport/outside_view.h"
-#include "transport/process_state.h"
 
 namespace closeranks::agent {
 namespace {
@@ -158,7 +158,7 @@ std::int64_t unix_ns() {
 
 void wait_for_death(const FileDescriptor& process, int pid) {
   const auto until = Clock::now() + death_takes;
-  while (Clock::now() < until && !transport::has_ended(process) && !transport::all_threads_without_memory(pid)) {
+  while (Clock::now() < until && !has_ended(process) && !all_threads_without_memory(pid)) {
     std::this_thread::sleep_for(look_every);
   }
 }
@@ -173,7 +173,7 @@ Result<Strike> strike(const StrikeOptions& options) {
     return Status(Fault::peer_lost, Move::fix_call, who + " does not run, says " + options.events_file);
   }
   const int pid = *cast.pid;
-  auto process = transport::open_process(pid);
+  auto process = open_process(pid);
   if (!process.ok()) return process.status();
 
   raise_own_priority();
@@ -183,7 +183,7 @@ Result<Strike> strike(const StrikeOptions& options) {
   Strike seen;
   for (;;) {
     const auto now = Clock::now();
-    if (transport::has_ended(process.value())) {
+    if (has_ended(process.value())) {
       return Status(Fault::peer_lost, Move::fix_call, who + " has ended before it could be struck");
     }
     if (now > until) {
@@ -198,7 +198,7 @@ Result<Strike> strike(const StrikeOptions& options) {
     std::this_thread::sleep_for(look_every);
   }
   seen.kill_unix_ns = unix_ns();
-  if (Status status = transport::send_signal(process.value(), SIGKILL); !status.ok()) return status;
+  if (Status status = send_signal(process.value(), SIGKILL); !status.ok()) return status;
   wait_for_death(process.value(), pid);
   seen.pid = static_cast<std::uint32_t>(pid);
   seen.group = victim->view().identity().group_name;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "agent/slot_names.h"
+#include "base/slot_names.h"
 
 namespace closeranks::agent {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "agent/slot_names.h"
+#include "base/slot_names.h"
 
 namespace closeranks::agent {
 namespace {

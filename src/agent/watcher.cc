@@ -17,8 +17,8 @@
 #include "agent/worker_process.h"
 #include "base/blocked_signals.h"
 #include "base/priority.h"
+#include "base/process_state.h"
 #include "transport/futex.h"
-#include "transport/process_state.h"
 
 namespace closeranks::agent {
 namespace {
@@ -120,7 +120,7 @@ struct Watcher::State {
     if (worker.stage != Stage::fencing) move_to(worker, Stage::fencing);
     // Of a child of ours it can only fail because the child is gone.
     if (worker.reaped) return;
-    (void)transport::send_signal(worker.process, SIGKILL);
+    (void)send_signal(worker.process, SIGKILL);
     hasten_death(worker.pid, true);
   }
 
@@ -129,7 +129,7 @@ struct Watcher::State {
   void on_childs_life_lost(WorkerId id, Followed& worker) {
     worker.cause = std::max(status_of_ending(worker.life_holder), 0);
     worker.life.reset();
-    if (worker.cause != 0) suspect(id, worker, transport::describe_wait_status(worker.cause));
+    if (worker.cause != 0) suspect(id, worker, describe_wait_status(worker.cause));
   }
 
   void on_life_lost(WorkerId id, Followed& worker) {
@@ -143,15 +143,15 @@ struct Watcher::State {
       return;
     }
     if (status > 0) worker.status = status;
-    suspect(id, worker, status > 0 ? transport::describe_wait_status(status) : "its process ended");
+    suspect(id, worker, status > 0 ? describe_wait_status(status) : "its process ended");
     begin_fence(worker);
   }
 
   // True when no user instruction of the worker's main process can run again.
   bool main_is_gone(const Followed& worker) const {
-    if (worker.reaped || transport::has_ended(worker.process)) return true;
-    if (transport::all_threads_without_memory(worker.pid)) return true;
-    return Clock::now() - worker.since > unkillable_after && transport::is_unkillable(worker.pid);
+    if (worker.reaped || has_ended(worker.process)) return true;
+    if (all_threads_without_memory(worker.pid)) return true;
+    return Clock::now() - worker.since > unkillable_after && is_unkillable(worker.pid);
   }
 
   // Kills what is left of the tree and could write into shared memory. True when nothing of that is left.
@@ -181,7 +181,7 @@ struct Watcher::State {
     if (!worker.reaped) hasten_death(worker.pid, false);
     move_to(worker, Stage::gone);
     if (!worker.by_itself || !is_clean(worker.status)) {
-      if (worker.status >= 0 && worker.by_itself) worker.reason = transport::describe_wait_status(worker.status);
+      if (worker.status >= 0 && worker.by_itself) worker.reason = describe_wait_status(worker.status);
       told.push_back(
           [this, message = membership::Fenced{id, worker.by_itself, worker.reaped, std::max(worker.status, 0),
                                               worker.reason}] { handlers.fenced(message); });
@@ -194,7 +194,7 @@ struct Watcher::State {
     if (!worker.reaped || worker.stage != Stage::gone || worker.told_exit) return;
     worker.told_exit = true;
     const int status = worker.cause != 0 ? worker.cause : worker.status;
-    const std::string reason = worker.by_itself ? transport::describe_wait_status(status) : worker.reason;
+    const std::string reason = worker.by_itself ? describe_wait_status(status) : worker.reason;
     told.push_back([this, message = membership::Exited{id, status, reason}] { handlers.exited(message); });
   }
 
@@ -284,8 +284,8 @@ void Watcher::fence(WorkerId worker, const std::string& reason) {
             state->handlers.fenced(message);
           });
     } else {
-      const bool dying = followed.reaped || transport::has_ended(followed.process) ||
-                         (followed.life.has_value() && followed.life->died());
+      const bool dying =
+          followed.reaped || has_ended(followed.process) || (followed.life.has_value() && followed.life->died());
       followed.by_itself = dying;
       followed.reason = reason;
       state_->begin_fence(followed);
@@ -311,7 +311,7 @@ std::optional<int> Watcher::reap(WorkerId worker) {
     result = followed.status;
     if (followed.stage == Stage::running) {
       if (!is_clean(followed.status)) {
-        state_->suspect(worker, followed, transport::describe_wait_status(followed.status));
+        state_->suspect(worker, followed, describe_wait_status(followed.status));
       }
       state_->move_to(followed, is_clean(followed.status) ? Stage::leaving : Stage::fencing);
     }
@@ -326,7 +326,7 @@ void Watcher::signal(WorkerId worker, int signal) {
   const std::scoped_lock lock(state_->mutex);
   const auto found = state_->workers.find(worker);
   if (found != state_->workers.end() && !found->second.reaped) {
-    (void)transport::send_signal(found->second.process, signal);
+    (void)send_signal(found->second.process, signal);
   }
 }
 

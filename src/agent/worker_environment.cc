@@ -58,6 +58,11 @@ std::string log_name(Slot slot, WorkerId worker) {
   return worker.value() == slot.value() ? name : name + ".worker-" + std::to_string(worker.value());
 }
 
+std::string trace_folder(const LaunchOptions& options, const std::string& log_folder) {
+  if (!options.trace_dir.empty()) return options.trace_dir;
+  return log_folder.empty() ? "" : log_folder + "/trace";
+}
+
 std::vector<Variable> worker_variables(const LaunchOptions& options, const JobFacts& facts, Slot slot,
                                        WorkerId worker) {
   const std::string rank = std::to_string(slot.value());

@@ -29,6 +29,9 @@ using Variable = std::pair<std::string, std::string>;
 // Of a worker's files in the log folder: "slot-2" for the first in its slot, "slot-2.worker-5" for a replacement.
 std::string log_name(Slot slot, WorkerId worker);
 
+// Where the flight recorder's files go; empty: nowhere, for there is no log folder either.
+std::string trace_folder(const LaunchOptions& options, const std::string& log_folder);
+
 // torchrun's variables for a worker, and ours (docs/environment of closeranks run: --dry-run prints them).
 std::vector<Variable> worker_variables(const LaunchOptions& options, const JobFacts& facts, Slot slot, WorkerId worker);
 

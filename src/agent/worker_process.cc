@@ -12,7 +12,7 @@
 #include <iterator>
 #include <sstream>
 
-#include "transport/process_state.h"
+#include "base/process_state.h"
 
 namespace closeranks::agent {
 namespace {
@@ -88,7 +88,7 @@ Result<WorkerProcess> start_worker(std::span<const std::string> command, std::sp
                                    pointers(command).data(), pointers(environment).data());
   if (error != 0) return cannot_start(command.front(), error);
   // Not reaped by anybody but us, so the pid still is this process.
-  auto process = transport::open_process(worker.pid);
+  auto process = open_process(worker.pid);
   if (!process.ok()) {
     ::kill(worker.pid, SIGKILL);
     ::waitpid(worker.pid, nullptr, 0);

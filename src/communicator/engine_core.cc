@@ -45,13 +45,7 @@ std::uint32_t spins_for(std::uint32_t processes) {
 
 std::shared_ptr<recorder::RingWriter> recorder_of(const EngineOptions& options) {
   if (!recorder::recording || !options.records) return nullptr;
-  if (options.recorder != nullptr) return options.recorder;
-  recorder::RingOptions ring;
-  ring.job = options.job;
-  ring.slot = options.slot;
-  ring.worker = options.worker;
-  ring.slots_in_job = options.slots;
-  return recorder::open_from_environment(std::move(ring));
+  return options.recorder != nullptr ? options.recorder : recorder::open_from_environment(options);
 }
 
 Status wrong_group(const GroupOptions& options, const std::string& why) {

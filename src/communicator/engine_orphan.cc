@@ -14,8 +14,8 @@
 #include "base/deadlines.h"
 #include "base/file_descriptor.h"
 #include "base/log.h"
+#include "base/process_state.h"
 #include "communicator/engine_core.h"
-#include "transport/process_state.h"
 
 namespace closeranks::communicator {
 namespace {
@@ -66,9 +66,9 @@ void EngineCore::look_for_orphanhood(Clock::time_point now) {
 void EngineCore::watch_coordinator_process() {
   if (!options_.coordinator_process) return;
   const auto pid = static_cast<pid_t>(options_.coordinator_process->pid);
-  auto process = transport::open_process(pid);
+  auto process = open_process(pid);
   // The handle is of whoever has the number now; the start time tells whether that is the one that was meant.
-  const auto state = transport::process_state(pid);
+  const auto state = process_state(pid);
   if (!process.ok() || !state || state->start_ticks != options_.coordinator_process->start_ticks) {
     log::info("process " + std::to_string(pid) + ", which holds the coordinator, cannot be seen from here: its end " +
               "will be noticed after " + seconds(options_.orphan_timeout));

@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
+#include "base/process_state.h"
 #include "closeranks/ids.h"
 #include "transport/life.h"
-#include "transport/process_state.h"
 #include "transport/shared_arena.h"
 
 namespace closeranks::communicator {
@@ -39,7 +39,7 @@ struct Peer {
   // What its process does, as describe_process() says it; empty: not known. Reads /proc.
   [[nodiscard]] std::string state_text() const {
     if (pid == 0) return "";
-    return gone() ? "dead" : transport::describe_process(static_cast<pid_t>(pid));
+    return gone() ? "dead" : describe_process(static_cast<pid_t>(pid));
   }
 };
 

@@ -6,13 +6,19 @@
 #include <utility>
 
 #include "base/log.h"
+#include "recorder/recording.h"
 
 namespace closeranks::recorder {
 
-std::shared_ptr<RingWriter> open_from_environment(RingOptions options) {
+std::shared_ptr<RingWriter> open_from_environment(const EngineOptions& worker) {
   const char* directory = std::getenv("CLOSERANKS_TRACE_DIR");
-  if (directory == nullptr || *directory == '\0') return nullptr;
+  if (!recording || directory == nullptr || *directory == '\0') return nullptr;
+  RingOptions options;
   options.directory = directory;
+  options.job = worker.job;
+  options.slot = worker.slot;
+  options.worker = worker.worker;
+  options.slots_in_job = worker.slots;
   if (const char* text = std::getenv("CLOSERANKS_TRACE_BYTES")) {
     const std::string_view number(text);
     std::from_chars(number.data(), number.data() + number.size(), options.bytes);

@@ -8,10 +8,10 @@
 #include <bit>
 #include <cerrno>
 #include <map>
-#include <system_error>
 #include <utility>
 
 #include "base/file_descriptor.h"
+#include "base/system_error.h"
 #include "recorder/ring_layout.h"
 #include "recorder/ring_text.h"
 
@@ -487,9 +487,7 @@ Result<WorkerTrace> read_ring(std::span<const std::byte> bytes, const std::strin
 }
 
 Result<WorkerTrace> read_ring_file(const std::string& path, std::uint64_t newest) {
-  const auto system = [&path](int error) {
-    return Status(Fault::system, Move::none, "cannot read " + path + ": " + std::system_category().message(error));
-  };
+  const auto system = [&path](int error) { return system_error("cannot read " + path, error, Move::none); };
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return system(errno);
   struct stat facts{};

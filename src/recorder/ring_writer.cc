@@ -11,10 +11,10 @@
 #include <bit>
 #include <cerrno>
 #include <fstream>
-#include <system_error>
 #include <utility>
 
 #include "base/file_descriptor.h"
+#include "base/system_error.h"
 #include "base/version.h"
 
 namespace closeranks::recorder {
@@ -25,10 +25,6 @@ constexpr std::uint32_t group_entries = 256;
 constexpr std::uint32_t group_entries_of_small_files = 32;
 // Files of one slot and worker in one directory (restarts of a job there): more is a directory that nobody empties.
 constexpr int most_namesakes = 10'000;
-
-Status system_error(const std::string& what, int error) {
-  return {Fault::system, Move::none, what + ": " + std::system_category().message(error)};
-}
 
 std::string one_line_of(const char* path) {
   std::string line;
@@ -47,7 +43,7 @@ std::string command_line() {
 template <std::size_t Size>
 void put_text(std::array<char, Size>& field, std::string_view text) {
   field.fill('\0');
-  std::memcpy(field.data(), text.data(), std::min(text.size(), Size - 1));
+  text.copy(field.data(), Size - 1);
 }
 
 std::int64_t clock_ns(clockid_t clock) {
@@ -69,7 +65,7 @@ Status make_directory(const std::string& directory) {
   for (std::size_t end = 1; end != std::string::npos;) {
     end = directory.find('/', end + 1);
     if (::mkdir(directory.substr(0, end).c_str(), 0777) != 0 && errno != EEXIST) {
-      return system_error("cannot make the directory " + directory.substr(0, end), errno);
+      return system_error("cannot make the directory " + directory.substr(0, end), errno, Move::none);
     }
   }
   return {};
@@ -89,7 +85,7 @@ Result<File> make_file(const RingOptions& options) {
     file.path = options.directory + "/" + file_name(options, host, namesake);
     file.descriptor = FileDescriptor(::open(file.path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     if (file.descriptor.valid()) return file;
-    if (errno != EEXIST) return system_error("cannot make " + file.path, errno);
+    if (errno != EEXIST) return system_error("cannot make " + file.path, errno, Move::none);
   }
   return Status(Fault::system, Move::none, options.directory + " is full of files of the same slot");
 }
@@ -116,7 +112,7 @@ Result<std::shared_ptr<RingWriter>> RingWriter::open(const RingOptions& options)
   if (data == MAP_FAILED) {
     if (error == 0) error = errno;
     ::unlink(file.path.c_str());
-    return system_error("no room for " + file.path, error);
+    return system_error("no room for " + file.path, error, Move::none);
   }
   // Page faults now, not in the first ops. An older kernel does not know it: then they come later.
   static_cast<void>(::madvise(data, bytes, MADV_POPULATE_WRITE));

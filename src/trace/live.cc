@@ -3,16 +3,14 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
-#include <cstdlib>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <thread>
+
+#include "base/process_state.h"
 
 namespace closeranks::trace {
 
@@ -44,13 +42,6 @@ std::string this_host() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
-// Its state letter; 0: there is no such process.
-char state_of(std::uint32_t pid) {
-  const std::string stat = read_text("/proc/" + std::to_string(pid) + "/stat");
-  const std::size_t end = stat.rfind(')');
-  return end == std::string::npos || end + 2 >= stat.size() ? '\0' : stat[end + 2];
-}
-
 std::int64_t clock_ns(clockid_t clock) {
   timespec now{};
   ::clock_gettime(clock, &now);
@@ -59,65 +50,42 @@ std::int64_t clock_ns(clockid_t clock) {
 
 std::int64_t monotonic_ns() { return clock_ns(CLOCK_MONOTONIC); }
 
-// A field of /proc/PID/stat after the state, which is the third; nullopt: the process is gone.
-std::optional<std::int64_t> field_of(std::uint32_t pid, int wanted) {
-  const std::string stat = read_text("/proc/" + std::to_string(pid) + "/stat");
-  const std::size_t end = stat.rfind(')');
-  if (end == std::string::npos) return std::nullopt;
-  std::istringstream fields(stat.substr(end + 1));
-  std::string skipped;
-  for (int field = 3; field < wanted; ++field) fields >> skipped;
-  std::int64_t value = 0;
-  return fields >> value ? std::optional(value) : std::nullopt;
-}
-
-// The kernel is taking it down, which takes a while where there is much memory: it is exiting, or will never return
-// from the kernel to its program.
-bool is_ending(std::uint32_t pid) {
-  constexpr std::int64_t exiting = 0x4;  // PF_EXITING, in field 9
-  if ((field_of(pid, 9).value_or(exiting) & exiting) != 0) return true;
-  const std::string status = read_text("/proc/" + std::to_string(pid) + "/status");
-  const std::size_t pending = status.find("SigPnd:");
-  if (pending == std::string::npos) return true;
-  constexpr std::uint64_t kill_bit = std::uint64_t{1} << (SIGKILL - 1);
-  return (std::strtoull(status.c_str() + pending + sizeof("SigPnd:"), nullptr, 16) & kill_bit) != 0;
-}
-
-// When the process began, CLOCK_MONOTONIC; nullopt: it is gone.
-std::optional<std::int64_t> start_ns(std::uint32_t pid) {
-  // Ticks since boot, suspended time included.
-  const auto ticks = field_of(pid, 22);
-  if (!ticks.has_value()) return std::nullopt;
-  return *ticks * (1'000'000'000 / ::sysconf(_SC_CLK_TCK)) - (clock_ns(CLOCK_BOOTTIME) - monotonic_ns());
+// When a process began, CLOCK_MONOTONIC. Its ticks count from boot, suspended time included.
+std::int64_t start_ns(std::uint64_t ticks) {
+  return static_cast<std::int64_t>(ticks) * (1'000'000'000 / ::sysconf(_SC_CLK_TCK)) -
+         (clock_ns(CLOCK_BOOTTIME) - monotonic_ns());
 }
 
 // A pid may be another process's by now: one that began after the file's last word. Nothing is read that takes a lock
 // of the process's (its maps, say): one that hangs in the kernel may hold it for ever.
 std::optional<bool> is_running(const WorkerTrace& worker) {
-  char state = state_of(worker.pid);
-  for (int look = 1; look < looks && state == 'D' && is_ending(worker.pid); ++look) {
+  const auto pid = static_cast<pid_t>(worker.pid);
+  auto state = process_state(pid);
+  for (int look = 1; look < looks && state.has_value() && state->letter == 'D' && is_ending(pid); ++look) {
     std::this_thread::sleep_for(between_looks);
-    state = state_of(worker.pid);
+    state = process_state(pid);
   }
-  if (state == '\0' || state == 'Z' || state == 'X') return false;
+  if (!state.has_value() || state->letter == 'Z' || state->letter == 'X') return false;
   // One that hangs in the kernel does not end, whatever it was sent.
-  if (state != 'D' && is_ending(worker.pid)) return false;
-  const auto start = start_ns(worker.pid);
-  if (!start.has_value()) return false;
+  if (state->letter != 'D' && is_ending(pid)) return false;
   if (worker.last_written_ns == 0) return std::nullopt;
-  return *start <= worker.last_written_ns - worker.clock_offset_ns + tick_ns;
+  return start_ns(state->start_ticks) <= worker.last_written_ns - worker.clock_offset_ns + tick_ns;
 }
 
-std::string trouble_of(std::uint32_t pid) {
-  char state = state_of(pid);
-  if (state == 'T') return "stopped (T)";
-  for (int look = 1; look < looks && state == 'D'; ++look) {
+std::string trouble_of(pid_t pid) {
+  const auto letter_now = [pid] {
+    const auto state = process_state(pid);
+    return state.has_value() ? state->letter : '\0';
+  };
+  char letter = letter_now();
+  if (letter == 'T') return "stopped (T)";
+  for (int look = 1; look < looks && letter == 'D'; ++look) {
     std::this_thread::sleep_for(between_looks);
-    state = state_of(pid);
+    letter = letter_now();
   }
-  if (state != 'D') return "";
-  const std::string call = trimmed(read_text("/proc/" + std::to_string(pid) + "/wchan"));
-  return "in the kernel: " + (call.empty() || call == "0" ? "it does not say where" : call);
+  if (letter != 'D') return "";
+  const std::string channel = waiting_channel(pid);
+  return "in the kernel: " + (channel.empty() ? "it does not say where" : channel);
 }
 
 }  // namespace
@@ -137,7 +105,7 @@ void look_at_processes(recorder::JobTrace& job) {
     if (worker.running != true) continue;
     job.read_ns = monotonic_ns() + worker.clock_offset_ns;
     if (worker.role != Role::worker || !worker.slot.has_value()) continue;
-    const std::string trouble = trouble_of(worker.pid);
+    const std::string trouble = trouble_of(static_cast<pid_t>(worker.pid));
     if (trouble.empty()) continue;
     Event event;
     event.kind = EventKind::peer_state;

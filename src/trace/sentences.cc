@@ -7,16 +7,6 @@
 
 namespace closeranks::trace {
 
-std::string name_slots(std::vector<Slot> slots) {
-  std::sort(slots.begin(), slots.end());
-  std::string text = slots.size() == 1 ? "slot " : "slots ";
-  for (std::size_t at = 0; at < slots.size(); ++at) {
-    if (at > 0) text += at + 1 == slots.size() ? " and " : ", ";
-    text += std::to_string(slots[at].value());
-  }
-  return text;
-}
-
 std::string name_worker(Slot slot, const recorder::WorkerTrace* worker) {
   std::string text = "slot " + std::to_string(slot.value());
   if (worker == nullptr) return text;

@@ -3,16 +3,14 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "base/slot_names.h"
 #include "closeranks/ids.h"
 #include "recorder/trace.h"
 #include "trace/job_index.h"
 
 namespace closeranks::trace {
 
-// "slot 2", "slots 0, 1 and 3": ascending. Precondition: not empty.
-std::string name_slots(std::vector<Slot> slots);
 // "slot 2 (worker 5 on alpha, pid 4711)": what the files know of it.
 std::string name_worker(const JobIndex& index, Slot slot);
 std::string name_worker(Slot slot, const recorder::WorkerTrace* worker);

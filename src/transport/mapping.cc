@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 
 namespace closeranks::transport {
 namespace {
@@ -15,10 +14,6 @@ namespace {
 constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 }  // namespace
-
-Status system_error(std::string_view what, int error) {
-  return {Fault::system, Move::give_up, std::string(what) + ": " + std::system_category().message(error)};
-}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   if (this != &other) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/file_descriptor.h"
+#include "base/system_error.h"
 #include "closeranks/status.h"
 
 namespace closeranks::transport {
@@ -43,8 +44,5 @@ Result<FileDescriptor> make_memfd(const std::string& name, std::uint64_t bytes);
 // Size in bytes of a memfd that a peer sent, once it is proved to be one that cannot shrink under us: a regular file
 // with the seals of make_memfd. Else Fault::refused.
 Result<std::uint64_t> sealed_bytes(const FileDescriptor& descriptor, std::string_view what);
-
-// A Status of Fault::system with errno's text: "<what>: <text>".
-Status system_error(std::string_view what, int error);
 
 }  // namespace closeranks::transport

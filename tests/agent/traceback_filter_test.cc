@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "agent/slot_names.h"
+#include "base/slot_names.h"
 
 namespace closeranks::agent {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "agent/process_tree.h"
 #include "agent/worker_process.h"
-#include "transport/process_state.h"
+#include "base/process_state.h"
 
 namespace closeranks::agent {
 namespace {
@@ -80,7 +80,7 @@ class WatcherTest : public testing::Test {
   bool tree_is_gone(pid_t pid) {
     return eventually([pid] {
       ::waitpid(pid, nullptr, WNOHANG);
-      const auto state = transport::process_state(pid);
+      const auto state = process_state(pid);
       return !state.has_value() || state->letter == 'Z';
     });
   }
@@ -150,7 +150,7 @@ TEST_F(WatcherTest, ChildrenThatChangedTheirSessionAreFoundAndKilled) {
 TEST_F(WatcherTest, ADaemonIsFoundByItsEnvironment) {
   const WorkerProcess worker = start("(setsid sh -c 'echo $$; exec sleep 100' &) ; sleep 100");
   const pid_t child = std::stoi(read_line(worker.output));
-  EXPECT_TRUE(eventually([&] { return transport::process_state(child)->parent == ::getpid(); }));
+  EXPECT_TRUE(eventually([&] { return process_state(child)->parent == ::getpid(); }));
   bool found = false;
   for (const TreeMember& member : tree_members({{worker.pid, id}})) {
     if (member.pid == child) found = member.known && member.worker == id;
@@ -167,7 +167,7 @@ TEST_F(WatcherTest, LeftoversHaveTheirGrace) {
   const pid_t child = std::stoi(read_line(worker.output));
   EXPECT_EQ(reap(), 0);
   EXPECT_EQ(watcher.kill_leftovers(60s), 1u);
-  EXPECT_NE(transport::process_state(child)->letter, 'Z');
+  EXPECT_NE(process_state(child)->letter, 'Z');
   EXPECT_EQ(watcher.kill_leftovers(0ms), 1u);
   EXPECT_TRUE(tree_is_gone(child));
 }
@@ -195,7 +195,7 @@ TEST(WorkerProcess, StartsWithAnEmptyStdinDefaultSignalsAndItsOwnGroup) {
 TEST(WorkerProcess, TheStatusOfAZombieIsKnownBeforeItIsReaped) {
   auto worker = start_worker(std::vector<std::string>{"sh", "-c", "exit 3"}, environment);
   ASSERT_TRUE(worker.ok());
-  EXPECT_TRUE(eventually([&] { return transport::has_ended(worker.value().process); }));
+  EXPECT_TRUE(eventually([&] { return has_ended(worker.value().process); }));
   EXPECT_EQ(status_of_ending(worker.value().pid), 3 << 8);
   ::waitpid(worker.value().pid, nullptr, 0);
   EXPECT_EQ(status_of_ending(worker.value().pid), -1);

@@ -6,8 +6,8 @@
 
 #include <thread>
 
+#include "base/process_state.h"
 #include "test_job.h"
-#include "transport/process_state.h"
 
 namespace closeranks::communicator_test {
 namespace {
@@ -240,7 +240,7 @@ TEST(Views, TheEndOfTheCoordinatorsProcessEndsAll) {
   if (agent == 0) {
     for (;;) ::pause();
   }
-  const auto state = transport::process_state(agent);
+  const auto state = process_state(agent);
   ASSERT_TRUE(state.has_value());
   const auto train = [](std::uint32_t rank, Engine& engine, JobBoard& board) -> std::string {
     const auto group = make_group(engine, "world", 3, Policy::repair);

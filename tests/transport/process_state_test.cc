@@ -1,4 +1,4 @@
-#include "transport/process_state.h"
+#include "base/process_state.h"
 
 #include <gtest/gtest.h>
 

@@ -6,9 +6,9 @@
 
 #include "closeranks/ids.h"
 
-namespace closeranks::agent {
+namespace closeranks {
 
 // "slot 2", "slots 0 and 3", "slots 0, 1 and 3": ascending. Precondition: not empty.
 std::string name_slots(std::vector<Slot> slots);
 
-}  // namespace closeranks::agent
+}  // namespace closeranks

@@ -1,4 +1,4 @@
-#include "transport/process_state.h"
+#include "base/process_state.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -16,10 +16,12 @@
 #include <sstream>
 #include <string_view>
 
-#include "transport/mapping.h"
+#include "base/system_error.h"
 
-namespace closeranks::transport {
+namespace closeranks {
 namespace {
+
+constexpr std::uint64_t kill_bit = 1ull << (SIGKILL - 1);
 
 // A file of /proc in one piece; nullopt when it, or its process, is gone.
 std::optional<std::string> read_proc(const std::string& path) {
@@ -60,9 +62,16 @@ std::optional<ProcessState> parse_stat(const std::string& text) {
   state.command = text.substr(open + 1, close - open - 1);
   std::istringstream rest(text.substr(close + 1));
   rest >> state.letter >> state.parent;
-  // Fields 5 to 21 lie between the parent (4) and the start time (22).
+  // Fields 5 to 8 lie between the parent (4) and the flags (9), 10 to 21 between those and the start time (22).
   std::string skipped;
-  for (int field = 5; field < 22; ++field) {
+  for (int field = 5; field < 9; ++field) {
+    rest >> skipped;
+  }
+  std::uint64_t flags = 0;
+  rest >> flags;
+  constexpr std::uint64_t exiting_flag = 0x4;  // PF_EXITING
+  state.exiting = (flags & exiting_flag) != 0;
+  for (int field = 10; field < 22; ++field) {
     rest >> skipped;
   }
   rest >> state.start_ticks;
@@ -122,9 +131,17 @@ std::optional<ProcessState> process_state(pid_t pid) {
   return text.has_value() ? parse_stat(*text) : std::nullopt;
 }
 
+bool is_ending(pid_t pid) {
+  const auto state = process_state(pid);
+  const auto status = read_proc(proc(pid) + "/status");
+  if (!state.has_value() || !status.has_value() || state->exiting) {
+    return true;
+  }
+  return (signal_mask(*status, "SigPnd:") & kill_bit) != 0;
+}
+
 bool is_unkillable(pid_t pid) {
   const std::vector<pid_t> threads = numbers_in(proc(pid) + "/task");
-  constexpr std::uint64_t kill_bit = 1ull << (SIGKILL - 1);
   const auto stuck = [pid](pid_t thread) {
     const std::string folder = proc(pid) + "/task/" + std::to_string(thread);
     const auto stat = read_proc(folder + "/stat");
@@ -206,4 +223,4 @@ std::string describe_wait_status(int wait_status) {
   return "ended with wait status " + std::to_string(wait_status);
 }
 
-}  // namespace closeranks::transport
+}  // namespace closeranks

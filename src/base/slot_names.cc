@@ -1,8 +1,8 @@
-#include "agent/slot_names.h"
+#include "base/slot_names.h"
 
 #include <algorithm>
 
-namespace closeranks::agent {
+namespace closeranks {
 
 std::string name_slots(std::vector<Slot> slots) {
   std::sort(slots.begin(), slots.end());
@@ -14,4 +14,4 @@ std::string name_slots(std::vector<Slot> slots) {
   return text;
 }
 
-}  // namespace closeranks::agent
+}  // namespace closeranks

@@ -12,7 +12,7 @@
 #include "base/file_descriptor.h"
 #include "closeranks/status.h"
 
-namespace closeranks::transport {
+namespace closeranks {
 
 // A handle on the process that cannot come to mean another one (a pid can, once reaped). Fault::peer_lost: no such
 // process; Fault::system otherwise. Readable (poll) when the process has ended.
@@ -30,11 +30,15 @@ bool all_threads_without_memory(pid_t pid);
 struct ProcessState {
   char letter = '?';  // R, S, D, T (stopped), t (traced), Z, X: /proc/PID/stat
   pid_t parent = 0;
+  bool exiting = false;           // the kernel takes it down
   std::uint64_t start_ticks = 0;  // since boot: tells a reused pid apart
   std::string command;
 };
 // nullopt: no such process.
 std::optional<ProcessState> process_state(pid_t pid);
+// SIGKILL is pending for its main thread, or it is exiting, or gone: no user instruction of that thread runs again once
+// it leaves the kernel. A process with much memory is so for a while.
+bool is_ending(pid_t pid);
 // SIGKILL is pending and every thread sits in uninterruptible sleep: no user instruction will run (protocol rule 23).
 bool is_unkillable(pid_t pid);
 // Where it sleeps, for error texts: "futex_wait_queue" or "" when the kernel does not tell.
@@ -50,4 +54,4 @@ std::vector<pid_t> descendants_of(pid_t pid);
 // "killed by signal 9 (SIGKILL)", "exited with status 1", from a waitpid status.
 std::string describe_wait_status(int wait_status);
 
-}  // namespace closeranks::transport
+}  // namespace closeranks
