@@ -388,11 +388,14 @@ TEST(CirclesOf, AnOpThatACallbackCallsIsNotMissed) {
     PlainMember member(rank, 2, files.book());
     const auto chained = group_of(*member.engine, files, "chained", {0, 1});
     const auto last = group_of(*member.engine, files, "last", {0, 1});
+    const auto listening = group_of(*member.engine, files, "listening", {0, 1});
     std::vector<float> one(10, 1.0f);
     std::vector<float> two(10, 1.0f);
     std::vector<float> three(10, 1.0f);
+    std::vector<float> four(10, 1.0f);
     for (int turn = 0; turn < 2; ++turn) {
-      // The first turn shows that "chained" is called by callbacks here, the second one depends on it.
+      // The first turn shows that "chained" is called by callbacks here, the second one depends on it: "listening"
+      // keeps the first op open until its callback is registered, or the caller's own thread would run that.
       if (rank == 0) {
         const auto first = member.group->issue(call_of(OpKind::all_reduce, one));
         std::shared_ptr<Op> second;
@@ -401,12 +404,15 @@ TEST(CirclesOf, AnOpThatACallbackCallsIsNotMissed) {
           second = chained->issue(call_of(OpKind::all_reduce, two));
           called = true;
         });
-        require(last->run(call_of(OpKind::all_reduce, three)), "last");
-        require(first->wait(milliseconds{0}), "first");
+        require(listening->run(call_of(OpKind::all_reduce, four)), "listening");
+        const Status status = last->run(call_of(OpKind::all_reduce, three));
+        require(first->wait(std::chrono::seconds{10}), "first");  // before this stack goes: the callback uses it
+        require(status, "last");
         require(called.load(), "callback");
         require(second->wait(milliseconds{0}), "chained");
       } else {
         std::thread later([&] {
+          static_cast<void>(listening->run(call_of(OpKind::all_reduce, four)));
           std::this_thread::sleep_for(std::chrono::seconds{turn == 0 ? 0 : 3});
           static_cast<void>(member.group->run(call_of(OpKind::all_reduce, one)));
         });
