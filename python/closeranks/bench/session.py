@@ -24,6 +24,7 @@ import math
 import os
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from itertools import chain, repeat
@@ -111,7 +112,9 @@ class Bench:
     def session_step(self) -> None:
         fetched = self.loader.fetch_s
         start = time.perf_counter()
-        step = next(self.steps)
+        step = next(self.steps, None)
+        if step is None:
+            sys.exit("the bench is not finished: this worker was asked to leave")
         batch = step.__enter__()
         ready = time.perf_counter()
         self.train(batch)
