@@ -113,13 +113,7 @@ void bind_backend(py::module_& module) {
       .def("present", [](CloseranksBackend& self) { return slot_numbers(self.communicator().present()); })
       .def(
           "recent_ops",
-          [](CloseranksBackend& self, std::int64_t after) {
-            // Asked once a step: objects are made for what is new only.
-            std::vector<FinishedOp> ops = self.communicator().recent_ops();
-            std::erase_if(ops,
-                          [after](const FinishedOp& op) { return static_cast<std::int64_t>(op.sequence) <= after; });
-            return ops;
-          },
+          [](CloseranksBackend& self, std::int64_t after) { return self.communicator().recent_ops(after); },
           py::arg("after") = -1)
       .def(
           "set_weight",

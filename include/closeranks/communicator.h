@@ -132,8 +132,9 @@ class Communicator {
   [[nodiscard]] virtual Rank rank() const = 0;
   [[nodiscard]] virtual std::vector<Slot> present() const = 0;       // members not excluded in the installed view
   [[nodiscard]] virtual Contributors last_contributors() const = 0;  // of the last op done
-  // The last ops done, oldest first, at most 256.
-  [[nodiscard]] virtual std::vector<FinishedOp> recent_ops() const = 0;
+  // Of the last 1024 ops done those numbered above `after` (-1: all of them) that ended later than every collective up
+  // to it, oldest first.
+  [[nodiscard]] virtual std::vector<FinishedOp> recent_ops(std::int64_t after) const = 0;
   [[nodiscard]] virtual std::uint64_t next_sequence() const = 0;
   // ok, or why the group can do no more ops.
   [[nodiscard]] virtual Status health() const = 0;

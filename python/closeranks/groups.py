@@ -54,5 +54,5 @@ def present(group: dist.ProcessGroup | None = None) -> list[int]:
 
 
 def recent_ops(group: dist.ProcessGroup | None = None, after: int = -1) -> list[_closeranks.FinishedOp]:
-    """Returns the group's last finished ops with a sequence above `after`, at most 256, oldest first."""
+    """Returns the group's last finished ops with a sequence above `after`, of the last 1024, oldest first."""
     return backend_of(group).recent_ops(after)

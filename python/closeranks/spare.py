@@ -9,6 +9,7 @@ tracebacks. End of file instead of orders means that the agent is gone: the spar
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -178,6 +179,7 @@ def _of_the_script(traceback: types.TracebackType | None) -> types.TracebackType
 
 def become(command: list[str]) -> NoReturn:
     """The worker's life: ends as ``python script.py`` would."""
+    atexit.register(gc.unfreeze)  # what is frozen is not freed at the end: extensions complain of that as their leak
     try:
         run_script(command)
     except (SystemExit, KeyboardInterrupt):

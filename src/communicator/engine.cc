@@ -79,8 +79,8 @@ class CommunicatorHandle final : public Communicator {
   [[nodiscard]] Contributors last_contributors() const override {
     return ask<Contributors>({}, [](Group& group) { return group.last_contributors(); });
   }
-  [[nodiscard]] std::vector<FinishedOp> recent_ops() const override {
-    return ask<std::vector<FinishedOp>>({}, [](Group& group) { return group.recent_ops(); });
+  [[nodiscard]] std::vector<FinishedOp> recent_ops(std::int64_t after) const override {
+    return ask<std::vector<FinishedOp>>({}, [after](Group& group) { return group.recent_ops(after); });
   }
   [[nodiscard]] std::uint64_t next_sequence() const override {
     return ask<std::uint64_t>(0, [](Group& group) { return group.next_sequence(); });

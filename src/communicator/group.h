@@ -167,7 +167,7 @@ class Group {
   [[nodiscard]] GroupKey key() const { return key_; }
   [[nodiscard]] Rank rank() const { return members_.self(); }
   [[nodiscard]] const Contributors& last_contributors() const { return memory_.last_contributors(); }
-  [[nodiscard]] std::vector<FinishedOp> recent_ops() const { return memory_.lines(); }
+  [[nodiscard]] std::vector<FinishedOp> recent_ops(std::int64_t after) const { return memory_.lines(after); }
   // The number that the next op's first entry is expected to get.
   [[nodiscard]] std::uint64_t next_sequence() const {
     return alone() ? ops_alone_ : machine_.next_sequence() + entries_queued_;

@@ -6,7 +6,7 @@ namespace closeranks::communicator {
 namespace {
 
 // Ops a group remembers for recent_ops().
-constexpr std::size_t remembered_ops = 256;
+constexpr std::size_t remembered_ops = 1024;
 
 }  // namespace
 
@@ -29,14 +29,18 @@ void OpMemory::forget() {
   last_ = std::make_shared<const Contributors>();
 }
 
-std::vector<FinishedOp> OpMemory::lines() const {
+std::vector<FinishedOp> OpMemory::lines(std::int64_t after) const {
   std::vector<FinishedOp> lines;
   const std::uint64_t kept = std::min<std::uint64_t>(added_, remembered_ops);
-  lines.reserve(kept);
-  for (std::uint64_t i = added_ - kept; i < added_; ++i) {
-    const Line& line = ring_[i % remembered_ops];
-    lines.push_back({line.sequence, line.kind, line.bytes, line.finished_unix_ns, *line.contributors});
+  for (std::uint64_t i = 1; i <= kept; ++i) {
+    const Line& line = ring_[(added_ - i) % remembered_ops];
+    if (static_cast<std::int64_t>(line.sequence) > after) {
+      lines.push_back({line.sequence, line.kind, line.bytes, line.finished_unix_ns, *line.contributors});
+    } else if (line.kind != OpKind::send && line.kind != OpKind::recv) {
+      break;  // collectives end in the order of their numbers
+    }
   }
+  std::reverse(lines.begin(), lines.end());
   return lines;
 }
 

@@ -17,7 +17,8 @@ class OpMemory {
            const std::shared_ptr<const Contributors>& contributors);
   void forget();
   [[nodiscard]] const Contributors& last_contributors() const { return *last_; }
-  [[nodiscard]] std::vector<FinishedOp> lines() const;  // oldest first
+  // Communicator::recent_ops(). Looks at no more lines than it returns, and one: the others are not in the caches.
+  [[nodiscard]] std::vector<FinishedOp> lines(std::int64_t after) const;
 
  private:
   struct Line {

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 PR_SET_CHILD_SUBREAPER = 36
+WARM_SPARE = [sys.executable, "-u", "-c", "import closeranks.spare as s; s.main()"]
 SPARE = [sys.executable, "-u", "-c", "import closeranks.spare as s; s.WARM = (); s.main()"]
 
 
@@ -28,10 +29,10 @@ def orders(variables: dict[str, str], *command: str) -> bytes:
 class SpareChain:
     """A spare outside of any job, and the successors that it and they leave behind."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, command: list[str] = SPARE) -> None:
         self.orders, its = socket.socketpair()
         self.process = subprocess.Popen(
-            SPARE,
+            command,
             stdin=its.fileno(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -79,12 +80,17 @@ class SpareChain:
 
 
 @pytest.fixture
-def chain(tmp_path: Path) -> Iterator[SpareChain]:
+def adopts() -> Iterator[None]:
     """Successors are orphans: children of this process for as long as the test lasts."""
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    yield SpareChain(tmp_path)
+    yield
     prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.fixture
+def chain(tmp_path: Path, adopts: None) -> SpareChain:
+    return SpareChain(tmp_path)
 
 
 def test_a_spare_becomes_the_script(chain: SpareChain, tmp_path: Path) -> None:
@@ -125,6 +131,14 @@ def test_successors_are_processes_of_their_own(chain: SpareChain, tmp_path: Path
         pid = chain.pid
     assert all(number == group for number, group, _ in lines[1:])
     assert len({drawn for _, _, drawn in lines}) == 3, "random numbers of their own"
+    assert chain.end() == 0
+
+
+def test_a_warm_spare_ends_without_a_word(adopts: None, tmp_path: Path) -> None:
+    chain = SpareChain(tmp_path, WARM_SPARE)
+    (tmp_path / "train.py").write_text("import torch\ntorch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1)\n")
+    # What was imported by the spare is taken down as in any other worker: nothing calls it leaked.
+    assert chain.become("train.py", RANK="0") == (0, "", "")
     assert chain.end() == 0
 
 
