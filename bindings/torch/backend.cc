@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "caller_stack.h"
 #include "failure.h"
 #include "process_engine.h"
 #include "shape_names.h"
@@ -180,6 +181,7 @@ WorkOptions CloseranksBackend::work_options(Issue how, Tensors results) {
 
 c10::intrusive_ptr<CloseranksWork> CloseranksBackend::start(TensorCall call, WorkOptions options) {
   call.call().shape = shape_name(call.shown());
+  call.call().stack = caller_stack_name();
   return CloseranksWork::start(*communicator_, std::move(call), std::move(options), hooks_, timeouts_);
 }
 

@@ -62,6 +62,9 @@ struct Call {
   std::uint64_t fingerprint = 0;
   // For the flight recorder: the name of the tensors' shapes (recorder::RingWriter::text); 0: not known.
   std::uint32_t shape = 0;
+  // As well: the name of the caller's stack; 0: not known. A small call that has one goes the way of the large ones,
+  // for its own record has no room for it.
+  std::uint32_t stack = 0;
   // Deadline of the op from its issue; zero: the group's own timeout.
   std::chrono::milliseconds timeout{0};
   // The caller waits at once: the engine's thread is not woken for this op. Saves a thread switch; the op is driven all

@@ -107,6 +107,9 @@ void declare(CLI::App& app, LaunchOptions& options, Raw& raw) {
   app.add_flag("--check-nan", options.check_nan,
                "look for the first NaN or infinity in what goes into a reduction; reads each such tensor once more")
       ->group(ours);
+  app.add_flag("--record-stacks", options.record_stacks,
+               "record from which line each op is called; some microseconds an op")
+      ->group(ours);
   app.add_flag("--dry-run", options.dry_run, "print command, environment, ports and deadlines; start nothing")
       ->group(ours);
   app.add_option("--stop-timeout", raw.stop_seconds,

@@ -39,6 +39,7 @@ struct LaunchOptions {
   std::string trace_dir;  // of the flight recorder's files; empty: in the job's log folder
   std::uint64_t trace_bytes = recorder::default_ring_bytes;  // of each
   bool check_nan = false;
+  bool record_stacks = false;
   std::uint32_t max_replacements = 3;  // per slot, see ReplacementLimits::most
   std::uint32_t spares = 1;            // processes that wait without a slot, once the script is in a Session
   // How long all others may wait for one worker that makes no progress; none: adapts to the job's own history, from

@@ -38,6 +38,7 @@ constexpr std::string_view scrubbed[] = {
     "CLOSERANKS_TRACE_BYTES",
     "CLOSERANKS_TRACE_PROCESS",
     "CLOSERANKS_CHECK_NAN",
+    "CLOSERANKS_RECORD_STACKS",
 };
 
 bool is_scrubbed(std::string_view name) {
@@ -105,6 +106,7 @@ std::vector<Variable> worker_variables(const LaunchOptions& options, const JobFa
     variables.emplace_back("CLOSERANKS_TRACE_BYTES", std::to_string(options.trace_bytes));
   }
   if (options.check_nan) variables.emplace_back("CLOSERANKS_CHECK_NAN", "1");
+  if (options.record_stacks) variables.emplace_back("CLOSERANKS_RECORD_STACKS", "1");
   if (!facts.temporary_folder.empty()) {
     variables.emplace_back("CLOSERANKS_TEMPORARY_FOLDER", TemporaryFolder::name_in(facts.temporary_folder, worker));
   }

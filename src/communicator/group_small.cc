@@ -38,7 +38,7 @@ Group::Run Group::run(const Call& call, Patience& patience, const DriveLock& loc
   if (small->input_bytes > 0) {
     copy_from(call.inputs, 0, members_.own().descriptor_slot(sequence).payload.data(), small->input_bytes);
   }
-  OpRecorder::Small recorded{0, sequence, small->bytes, small->facts};
+  OpRecorder::Small recorded{.sequence = sequence, .bytes = small->bytes, .facts = small->facts};
   recorded.facts.shape = call.shape;
   publish(entry, call, small->plan.unit_bytes, call.reduce == ReduceOp::premul_sum ? call.factor : weight_,
           small->signature, step_start);
@@ -110,7 +110,7 @@ bool Group::is_usual() {
 
 // What is known of a call from the last one of its kind, if that was the same; nullptr: it is not small, or not sound.
 const Group::SmallCall* Group::small_call(const Call& call) {
-  if (call.inputs.size() > 1 || call.outputs.size() > 1) return nullptr;
+  if (call.inputs.size() > 1 || call.outputs.size() > 1 || call.stack != 0) return nullptr;
   const Buffer input = only(call.inputs);
   const Buffer output = only(call.outputs);
   SmallCall& known = small_calls_[static_cast<std::size_t>(call.kind)];
@@ -152,7 +152,7 @@ Group::Await Group::await_all(std::uint64_t sequence, Patience& patience, const 
     const transport::DescriptorSlot& slot = rings_[r][sequence & ring_mask_];
     while (slot.ready.load(std::memory_order_acquire) != sequence + 1) {
       last_arrival_ = Rank{r};
-      if (recorder_.on() && recorded.start_ns == 0) recorder_.small_waits(recorded);
+      if (recorder_.on()) recorder_.small_waits(recorded);
       if (lock.wanted()) return Await::wanted;
       if (!patience.pause()) return Await::over;
     }

@@ -63,6 +63,7 @@ void OpRecorder::current(const Operation* oldest) {
     current.call = facts_of(oldest->call());
     current.call.algorithm = oldest->times.algorithm;
     current.number = oldest->times.number;
+    current.stack = oldest->call().stack;
     current.present = 1;
   }
   ring_->current(group_, current);
@@ -78,7 +79,7 @@ void OpRecorder::issued(Operation& operation, std::int64_t at_ns) {
   record.group = group_;
   record.kind = RecordKind::issued;
   const Call& call = operation.call();
-  ring_->write(record, recorder::CallBody{operation.sequence(), bytes_of(call), facts_of(call), 0});
+  ring_->write(record, recorder::CallBody{operation.sequence(), bytes_of(call), facts_of(call), call.stack});
 }
 
 void OpRecorder::entered(Operation& operation, recorder::Algorithm algorithm, std::int64_t at_ns) {
@@ -91,7 +92,7 @@ void OpRecorder::entered(Operation& operation, recorder::Algorithm algorithm, st
   record.group = group_;
   record.kind = RecordKind::entered;
   const Call& call = operation.call();
-  recorder::CallBody body{operation.sequence(), bytes_of(call), facts_of(call), 0};
+  recorder::CallBody body{operation.sequence(), bytes_of(call), facts_of(call), call.stack};
   body.call.algorithm = times.algorithm;
   ring_->write(record, body);
 }
@@ -163,8 +164,7 @@ recorder::SmallBody body_of(const OpRecorder::Small& small) {
 
 }  // namespace
 
-void OpRecorder::small_waits(Small& small) {
-  small.start_ns = clock_.now();
+void OpRecorder::tell_of_wait(const Small& small) {
   Record record;
   record.at_ns = small.start_ns;
   record.group = group_;

@@ -26,6 +26,8 @@ using NameId = std::uint32_t;
 inline constexpr NameId no_name = 0;
 inline constexpr NameId lost_name = 0xffffffff;  // there was one, and the table was full
 inline constexpr std::uint32_t name_max_bytes = 16 * 1024;
+// Of the stack that an op was called from: a reader keeps one for every record of 64 bytes.
+inline constexpr std::uint32_t op_stack_max_bytes = 512;
 
 inline constexpr std::uint16_t no_group = 0xffff;
 inline constexpr std::uint32_t no_slot = 0xffffffff;
@@ -127,7 +129,7 @@ struct CallBody {
   std::uint64_t sequence;
   std::uint64_t bytes;
   CallFacts call;
-  std::uint32_t zero;
+  std::uint32_t stack;  // name: where it was called from
 };
 
 struct MovedBody {
@@ -205,8 +207,8 @@ struct CurrentOp {
   std::uint32_t thread = 0;
   std::uint32_t number = 0;   // as Record::extra
   std::uint32_t present = 0;  // 1: there is one
-  std::uint32_t zero = 0;
-  std::uint32_t check = 0;  // block_check()
+  std::uint32_t stack = 0;    // as CallBody's
+  std::uint32_t check = 0;    // block_check()
 };
 static_assert(sizeof(CurrentOp) == 64);
 

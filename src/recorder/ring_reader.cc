@@ -318,6 +318,7 @@ void Reader::read_record(const Record& record) {
       if (op == nullptr) return;
       op->call = call_of(call.call, call.bytes);
       op->algorithm = algorithm_name(call.call.algorithm);
+      op->stack = text(call.stack, op_stack_max_bytes);
       (record.kind == RecordKind::issued ? op->issued_ns : op->entered_ns) = at_ns;
       return;
     }
@@ -431,6 +432,7 @@ void Reader::read_current(std::uint16_t index, const CurrentOp& current) {
   op.sequence = current.sequence;
   op.call = call_of(current.call, current.bytes);
   op.algorithm = algorithm_name(current.call.algorithm);
+  op.stack = text(current.stack, op_stack_max_bytes);
   if (current.issued_ns != 0) op.issued_ns = job_time(current.issued_ns);
   if (current.entered_ns != 0) op.entered_ns = job_time(current.entered_ns);
   trace_.groups[group].current = std::move(op);

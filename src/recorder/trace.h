@@ -43,6 +43,7 @@ struct OpTrace {
   std::vector<Slot> contributors;           // empty: all members
   bool repaired = false;
   std::string failure;  // what the caller was told
+  std::string stack;    // where it was called from, innermost first: `File "train.py", line 3 in step`; empty: unknown
 };
 
 struct GroupTrace {

@@ -139,6 +139,7 @@ class Writer {
     if (op.waited_ns > 0) arguments["waited_us"] = static_cast<double>(op.waited_ns) / 1e3;
     if (op.last_arrival.has_value()) arguments["last_arrival"] = op.last_arrival->value();
     if (!op.failure.empty()) arguments["failure"] = op.failure;
+    if (!op.stack.empty()) arguments["stack"] = op.stack;
     if (!op.finished_ns.has_value()) arguments["unfinished"] = true;
     events_.push_back({{"ph", "X"},
                        {"pid", track_of(worker)},

@@ -70,4 +70,15 @@ std::string last_line(const std::string& text) {
                      end - (start == std::string::npos ? 0 : start + 1) + 1);
 }
 
+std::string innermost(const std::string& stack) {
+  const std::size_t start = stack.find("File ");
+  if (start == std::string::npos) return "";
+  return stack.substr(start, stack.find('\n', start) - start);
+}
+
+std::string at_its_line(const recorder::OpTrace& op) {
+  const std::string frame = innermost(op.stack);
+  return frame.empty() ? "" : " at " + frame;
+}
+
 }  // namespace closeranks::trace

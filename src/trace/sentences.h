@@ -26,5 +26,9 @@ std::string name_signal(int signal);
 std::string count_of(std::uint64_t number, const std::string& noun);
 // The last line that is not empty, without its line end.
 std::string last_line(const std::string& text);
+// The first `File "x.py", line 3 in f` of a stack in faulthandler's order; empty: there is none.
+std::string innermost(const std::string& stack);
+// " at File "x.py", line 3 in f", if the op's record says where it was called.
+std::string at_its_line(const recorder::OpTrace& op);
 
 }  // namespace closeranks::trace

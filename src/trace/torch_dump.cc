@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "recorder/ring_layout.h"
 #include "trace/pickle_reader.h"
 
 namespace closeranks::trace {
@@ -116,6 +117,21 @@ class Dump {
     return all;
   }
 
+  // Innermost first, as torch has them and as ours are.
+  std::string frames(const Node& entry) const {
+    const Node* list = pickle_.find(entry, "frames");
+    std::string stack;
+    if (list == nullptr || list->type != Type::list) return stack;
+    for (const Pickle::Index index : list->items) {
+      const Node& frame = pickle_.at(index);
+      const std::string line = "File \"" + text(frame, "filename") + "\", line " +
+                               std::to_string(integer(frame, "line").value_or(0)) + " in " + text(frame, "name");
+      if (stack.size() + 1 + line.size() > recorder::op_stack_max_bytes) break;
+      stack += (stack.empty() ? "" : "\n") + line;
+    }
+    return stack;
+  }
+
   std::uint32_t group_of(const std::string& name, const std::string& description) {
     const auto [place, is_new] = groups_.try_emplace({name, description}, trace_.groups.size());
     if (!is_new) return place->second;
@@ -171,6 +187,7 @@ class Dump {
         op.call.root = Rank(peer);
       }
     }
+    op.stack = frames(entry);
     const auto number = integer(entry, point_to_point ? "p2p_seq_id" : "collective_seq_id").value_or(0);
     op.sequence = static_cast<std::uint64_t>(std::max<std::int64_t>(number, 0));
     const Node* dtypes = pickle_.find(entry, "input_dtypes");

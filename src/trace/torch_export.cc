@@ -5,6 +5,8 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -83,6 +85,30 @@ std::string profiling_name(const OpTrace& op, const WorkerTrace& worker) {
   return name + " " + self + (op.call.kind == "send" ? "->" : "<-") + peer;
 }
 
+// Lines of `File "x.py", line 3 in f`; what does not look like one is left out.
+void write_frames(PickleWriter& to, const std::string& stack) {
+  static constexpr std::string_view before = "File \"";
+  static constexpr std::string_view between = "\", line ";
+  to.list();
+  std::istringstream lines(stack);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t end_of_file = line.rfind(between);
+    if (!line.starts_with(before) || end_of_file == std::string::npos) continue;
+    const char* const number = line.data() + end_of_file + between.size();
+    const char* const end = line.data() + line.size();
+    std::int64_t place = 0;
+    const auto [after, error] = std::from_chars(number, end, place);
+    const std::string_view function(after, static_cast<std::size_t>(end - after));
+    if (error != std::errc() || !function.starts_with(" in ")) continue;
+    to.dict();
+    to.text("name"), to.text(function.substr(4));
+    to.text("filename"), to.text(line.substr(before.size(), end_of_file - before.size()));
+    to.text("line"), to.integer(place);
+    to.end_dict();
+  }
+  to.end_list();
+}
+
 void write_entry(PickleWriter& to, const OpTrace& op, const WorkerTrace& worker, std::int64_t id,
                  std::int64_t unix_offset_ns) {
   const GroupTrace& group = worker.groups[op.group];
@@ -110,7 +136,7 @@ void write_entry(PickleWriter& to, const OpTrace& op, const WorkerTrace& worker,
   to.text("is_p2p"), to.boolean(point_to_point);
   to.text("retired"), to.boolean(ended);
   to.text("timeout_ms"), to.integer(0);
-  to.text("frames"), to.list(), to.end_list();
+  to.text("frames"), write_frames(to, op.stack);
   to.end_dict();
 }
 

@@ -158,7 +158,7 @@ Verdict judge_mismatch(const JobIndex& index, const CallMismatch& found) {
   all.insert(all.end(), found.culprits.begin(), found.culprits.end());
   for (const Slot slot : all) {
     const OpTrace* call = found.group->standing.at(slot).op(found.sequence);
-    verdict.evidence.push_back(name_worker(index, slot) + " called " + describe(call->call));
+    verdict.evidence.push_back(name_worker(index, slot) + " called " + describe(call->call) + at_its_line(*call));
   }
   if (found.culprits.empty()) {
     verdict.sentence = "the members of group '" + found.group->name + "' made different calls as #" +
@@ -179,13 +179,6 @@ Verdict judge_mismatch(const JobIndex& index, const CallMismatch& found) {
                        describe(found.right) + " (" + found.why + ")";
   }
   return verdict;
-}
-
-std::string innermost(const std::string& stack) {
-  // faulthandler's order: the innermost first, each `File "x.py", line 3 in f`.
-  const std::size_t start = stack.find("File ");
-  if (start == std::string::npos) return "";
-  return stack.substr(start, stack.find('\n', start) - start);
 }
 
 Verdict judge_hang(const JobIndex& index, const Hang& hang) {

@@ -313,8 +313,8 @@ std::optional<Hang> Waits::find_circle(const std::vector<Slot>& reached) const {
     hang.at_ns = std::max(hang.at_ns, wait->since_ns);
     hang.circle.push_back(wait->slot);
     hang.evidence.push_back(name_worker(index_, wait->slot) + " is in " +
-                            name_op(wait->op->call.kind, wait->op->sequence, wait->group_name) + " and waits for " +
-                            name_slots(wait->for_slots));
+                            name_op(wait->op->call.kind, wait->op->sequence, wait->group_name) +
+                            at_its_line(*wait->op) + " and waits for " + name_slots(wait->for_slots));
   }
   hang.wait = path.front();
   decide_circle(hang);

@@ -53,6 +53,7 @@ class Op:
     sequence: int
     shape: str = ""
     failure: str = ""
+    stack: str = ""  # where it was called from
 
 
 @dataclass
@@ -145,5 +146,7 @@ def read(path: Path) -> Ring:
             ring.ops.append(Op(RECORD_KINDS[record], KINDS[kind], sequence, "", failure))
         elif record in (1, 2):
             sequence, _, shape, _, kind = struct.unpack_from("<QQIHB", data, at + 16)
-            ring.ops.append(Op(RECORD_KINDS[record], KINDS[kind], sequence, name(shape).decode()))
+            (stack,) = struct.unpack_from("<I", data, at + 44)
+            op = Op(RECORD_KINDS[record], KINDS[kind], sequence, name(shape).decode(), stack=name(stack).decode())
+            ring.ops.append(op)
     return ring

@@ -135,6 +135,19 @@ def test_check_nan_names_slot_op_and_element(tmp_path: Path, script: Path) -> No
     assert "slot 1: NaN at element 17 of its input of all_reduce #6 of group 'world'" in job.output
 
 
+def test_record_stacks_tells_the_line_of_each_op(tmp_path: Path, script: Path) -> None:
+    folder = tmp_path / "traces"
+    job = jobs.run(tmp_path, [str(script), "plain"], workers=2, flags=("--trace-dir", str(folder), "--record-stacks"))
+    assert job.status == 0, job.output
+    called = [number for number, line in enumerate(SCRIPT.splitlines(), 1) if "dist.all_reduce" in line]
+    lines = [called[0]] * 5 + called[1:]
+    for ring in rings_of(folder).values():
+        stacks = {op.sequence: op.stack for op in ring.ops if op.record == "issued"}
+        assert stacks == {number: f'File "{script}", line {line} in <module>' for number, line in enumerate(lines)}, (
+            "small ops and large ones"
+        )
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 900 KiB."""

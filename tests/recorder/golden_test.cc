@@ -44,7 +44,7 @@ Record record_of(std::uint64_t number, RecordKind kind, const Body& body) {
 const CallFacts facts{.shape = 9, .root = 3, .op = 1, .dtype = 11, .reduce = 0, .algorithm = 2};
 
 TEST(RecorderGolden, Records) {
-  Record issued = record_of(7, RecordKind::issued, CallBody{5, 768, facts, 0});
+  Record issued = record_of(7, RecordKind::issued, CallBody{5, 768, facts, 10});
   Record moved = record_of(8, RecordKind::moved, MovedBody{5, 1'000'000'001, 1'000'000'002, 0});
   Record finished = record_of(9, RecordKind::finished, EndBody{5, 999'999'999, 250, 12, 2, 1, 3});
   issued.extra = moved.extra = finished.extra = 3;
@@ -68,6 +68,7 @@ TEST(RecorderGolden, CurrentOp) {
   current.call = facts;
   current.thread = 4711;
   current.number = 3;
+  current.stack = 10;
   current.present = 1;
   EXPECT_EQ(sealed(current), golden("current"));
 }

@@ -124,7 +124,7 @@ TEST_F(RingTest, ALongOpFromItsIssueToItsEnd) {
   ring->write(record, CallBody{7, 768, call, 0});
   record.kind = RecordKind::entered;
   record.at_ns = start + 10;
-  ring->write(record, CallBody{8, 768, call, 0});
+  ring->write(record, CallBody{8, 768, call, ring->text("File \"train.py\", line 3 in step")});
   record.kind = RecordKind::moved;
   record.at_ns = start + 90;
   ring->write(record, MovedBody{8, start + 50, start + 80, 0});
@@ -144,6 +144,7 @@ TEST_F(RingTest, ALongOpFromItsIssueToItsEnd) {
   EXPECT_EQ(op.sequence, 8u);
   EXPECT_EQ(op.call, (OpCall{"all_reduce", "float32", "avg", "[64, 3]", std::nullopt, 768}));
   EXPECT_EQ(op.algorithm, "share");
+  EXPECT_EQ(op.stack, "File \"train.py\", line 3 in step");
   EXPECT_EQ(op.issued_ns, start);
   EXPECT_EQ(op.entered_ns, start + 10);
   EXPECT_EQ(op.first_byte_ns, start + 50);

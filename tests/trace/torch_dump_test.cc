@@ -85,6 +85,8 @@ TEST(TorchDump, WhatIsWrittenIsReadAlike) {
   ASSERT_TRUE(first.ok());
   recorder::JobTrace job;
   job.workers.push_back(first.value());
+  const std::string stack = "File \"a \", line 2 in b.py\", line 34 in step\nFile \"train.py\", line 40 in <module>";
+  job.workers[0].ops[0].stack = stack + "\nno frame";
   complete_members(job);
   const std::string written = to_torch_dump(job.workers[0], 0);
   const auto second = read_torch_dump(bytes_of(written), "rank_2", 5);
@@ -95,6 +97,7 @@ TEST(TorchDump, WhatIsWrittenIsReadAlike) {
     EXPECT_EQ(second.value().ops[at].sequence, first.value().ops[at].sequence);
     EXPECT_EQ(second.value().ops[at].issued_ns, first.value().ops[at].issued_ns);
   }
+  EXPECT_EQ(second.value().ops[0].stack, stack);
   EXPECT_EQ(second.value().groups[0].members, (std::vector{Slot(0), Slot(1), Slot(2)}));
 }
 

@@ -454,6 +454,15 @@ TEST(Verdict, TwoSidesWithoutAPastAccuseNobody) {
   EXPECT_THAT(verdict.sentence, HasSubstr("cannot tell which side"));
 }
 
+TEST(Verdict, WhereACallWasMadeIsEvidence) {
+  Job job;
+  job.enter_all_but(1);
+  job.enter(1, {"all_gather", "float32", "", "[64, 3]", std::nullopt, 8}, 2 * second);
+  job.worker(1).groups[0].current->stack = "File \"train.py\", line 34 in step\nFile \"train.py\", line 40 in <module>";
+  EXPECT_THAT(judge(job.trace).evidence,
+              testing::Contains(testing::EndsWith("[64, 3]) at File \"train.py\", line 34 in step")));
+}
+
 TEST(Verdict, NothingAtAll) { EXPECT_EQ(judge({}).kind, Kind::no_culprit); }
 
 }  // namespace
