@@ -76,7 +76,7 @@ void write_time(PickleWriter& to, const char* key, std::optional<std::int64_t> n
 }
 
 std::string profiling_name(const OpTrace& op, const WorkerTrace& worker) {
-  const std::string name = "closeranks:" + op.call.kind;
+  std::string name = "closeranks:" + op.call.kind;
   if (!is_point_to_point(op.call)) return name;
   const auto& members = worker.groups[op.group].members;
   const auto own = std::find(members.begin(), members.end(), worker.slot.value_or(Slot(0)));
