@@ -77,9 +77,8 @@ Action GroupMachine::work_action() {
   }
   Action publishing = action(Action::Kind::publish_block, work_.sequence);
   publishing.block = work_.block;
-  publishing.word.sequence = work_.sequence;
-  publishing.word.state = work_.stage == Stage::publish_final ? BlockState::final : BlockState::distributed;
-  publishing.word.holder = options_->self.value();
+  publishing.state = work_.stage == Stage::publish_final ? BlockState::final : BlockState::distributed;
+  publishing.holder = options_->self.value();
   return publishing;
 }
 

@@ -50,9 +50,7 @@ bool GroupMachine::may_enter(const Words& words) const {
 void GroupMachine::enter(const Entry& entry) {
   CR_ASSERT(entry.sequence == entered_ && entered_ - completed_ < options_->window);
   CR_ASSERT(!(frozen_ && options_->rules.freeze_stops) && !failure_ && !lost_);
-  OpenEntry& slot = open(entered_);
-  slot = OpenEntry{};
-  slot.entry = entry;
+  open(entered_).begin(entry);
   ++entered_;
 }
 

@@ -77,7 +77,7 @@ struct Action {
   enum class Kind : std::uint8_t {
     none,            // nothing to do until a word changes
     reduce_block,    // contributors' regions (rank order) -> own scratch, divided by their number for AVG
-    publish_block,   // release-store `word` into own block word, then a full fence: no later byte may pass it
+    publish_block,   // release-store word() into own block word, then a full fence: no later byte may pass it
     copy_block,      // scratch of `source` -> member `destination`'s region; non-temporal stores end with an sfence
     take_block,      // a range of one input unit of `source`, or zeros -> own output; sfence as above
     take_reduced,    // a range of one input unit of every contributor, reduced (rank order) -> own output; sfence too
@@ -87,24 +87,28 @@ struct Action {
     publish_completed  // release-store own `completed` = sequence + 1
   };
   Kind kind = Kind::none;
-  std::uint64_t sequence = 0;
-  std::uint32_t block = 0;
-  BlockWord word;
+  BlockState state = BlockState::open;  // publish_block: the word's, as is `holder`
+  // decide: what to write, with the culprit. complete: how it ended, and who is to blame (peer_lost, mismatch).
   Decision decision = Decision::undecided;
-  // reduce_block, copy_block: the range is block_plan()'s.
-  Rank destination;
-  Rank source;
+  Fault outcome = Fault::none;
+  bool zeros = false;  // take_block: `source` does not contribute, nothing of it is read
+  std::uint32_t block = 0;
+  std::uint64_t sequence = 0;
   // take_block, take_reduced: bytes [offset, offset + bytes) of a unit, at most take_bytes: of unit `input_unit` of the
   // inputs -> of unit `output_unit` of the output. Lengths are the plan's: real pairs of an all_to_all may be shorter.
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
   std::uint32_t input_unit = 0;
   std::uint32_t output_unit = 0;
-  bool zeros = false;  // take_block: `source` does not contribute, nothing of it is read
-  // complete: how it ended, and who is to blame (peer_lost, mismatch). decide: the culprit to write.
-  Fault outcome = Fault::none;
+  // reduce_block, copy_block: the range is block_plan()'s.
+  Rank destination;
+  Rank source;
+  std::uint32_t holder = 0;
   Rank culprit;
+  [[nodiscard]] BlockWord word() const { return {sequence, state, holder}; }
 };
+// Made at every look, often several times: a larger one is cleared by an instruction that is slow to begin.
+static_assert(sizeof(Action) <= 64);
 
 // One entry as the machine knows it. `plan` is a pure function of the call and the group (plan.h).
 struct Entry {
@@ -227,6 +231,15 @@ class GroupMachine {
     std::uint32_t own_cursor = 0;          // style share: own blocks below it are done or in work
     Taking taking;                         // style take
     Rank culprit;                          // mismatched: one of the minority
+
+    // In place: a new object that is copied here costs a tenth of a small op.
+    void begin(const Entry& entered) {
+      entry = entered;
+      readiness = Readiness::waiting;
+      entered_cursor = distributed_cursor = own_cursor = 0;
+      taking = {};
+      culprit = {};
+    }
   };
 
   enum class Stage : std::uint8_t { idle, reduce, publish_final, copy, publish_distributed };

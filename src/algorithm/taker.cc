@@ -48,7 +48,8 @@ Action GroupMachine::take(const OpenEntry& entry) const {
   if (!taking.announced && (over || !options_->rules.distributed_after_taking)) {
     Action publishing = action(Action::Kind::publish_block, sequence);
     publishing.block = options_->self.value();
-    publishing.word = {sequence, BlockState::distributed, options_->self.value()};
+    publishing.state = BlockState::distributed;
+    publishing.holder = options_->self.value();
     return publishing;
   }
   if (over) {

@@ -42,10 +42,10 @@ void Group::perform(const Action& action) {
       sound = combine(entries_.at(action.sequence));
       break;
     case Action::Kind::publish_block:
-      members_.own().block_word(action.sequence, action.block).store(action.word.pack(), std::memory_order_release);
+      members_.own().block_word(action.sequence, action.block).store(action.word().pack(), std::memory_order_release);
       // Final before any byte of a tensor; distributed before the next block's bytes in the scratch.
       std::atomic_thread_fence(std::memory_order_seq_cst);
-      ring_pending_ = ring_pending_ || action.word.state == algorithm::BlockState::distributed;
+      ring_pending_ = ring_pending_ || action.state == algorithm::BlockState::distributed;
       break;
     case Action::Kind::decide:
       decide(action);

@@ -15,7 +15,7 @@ std::string describe(const Action& action) {
     case Action::Kind::reduce_block:
       return "reduces " + block;
     case Action::Kind::publish_block:
-      return "publishes " + block + (action.word.state == algorithm::BlockState::final ? " final" : " distributed");
+      return "publishes " + block + (action.state == algorithm::BlockState::final ? " final" : " distributed");
     case Action::Kind::copy_block:
       return "copies " + block + " from the scratch of member " + std::to_string(action.source.value()) +
              " to member " + std::to_string(action.destination.value());

@@ -210,8 +210,8 @@ void AlgorithmWorld::perform(std::uint32_t index, const Action& action, bool sec
       memory_.scratch(self, half) = reduce_inputs(index, sequence, 0, 2 * action.block + half);
       break;
     case Action::Kind::publish_block:
-      memory_.block_word(self, sequence, action.block) = action.word.pack();
-      if (action.word.state == algorithm::BlockState::distributed) {
+      memory_.block_word(self, sequence, action.block) = action.word().pack();
+      if (action.state == algorithm::BlockState::distributed) {
         writers_[sequence * setting_->blocks + action.block] = 0;
       }
       break;

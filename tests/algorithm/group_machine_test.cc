@@ -63,7 +63,7 @@ class GroupMachineTest : public testing::Test {
     std::vector<Action> actions;
     for (Action action = machine.next(words_); action.kind != Kind::none; action = machine.next(words_)) {
       if (action.kind == Kind::publish_block) {
-        words_.block_words[{self, action.sequence, action.block}] = action.word.pack();
+        words_.block_words[{self, action.sequence, action.block}] = action.word().pack();
       } else if (action.kind == Kind::publish_completed) {
         words_.completed_words[self] = action.sequence + 1;
       } else if (action.kind == Kind::decide &&
@@ -130,8 +130,8 @@ TEST_F(GroupMachineTest, AnOwnerTakesItsBlockThroughInOrder) {
   const std::vector<Action> actions = run(machine, 1);
   EXPECT_EQ(kinds(actions), (std::vector{Kind::reduce_block, Kind::publish_block, Kind::copy_block, Kind::copy_block,
                                          Kind::copy_block, Kind::publish_block}));
-  EXPECT_EQ(actions[1].word.state, BlockState::final);
-  EXPECT_EQ(actions[5].word.state, BlockState::distributed);
+  EXPECT_EQ(actions[1].state, BlockState::final);
+  EXPECT_EQ(actions[5].state, BlockState::distributed);
   EXPECT_EQ(actions[2].destination, Rank{1});  // itself first
   EXPECT_EQ(actions[3].destination, Rank{2});
   EXPECT_EQ(actions[4].destination, Rank{0});
@@ -204,7 +204,7 @@ TEST_F(GroupMachineTest, ANewOwnerCopiesWhatIsFinalAndReducesWhatIsOpen) {
   ASSERT_GE(actions.size(), 2U);
   EXPECT_EQ(actions[0].kind, Kind::copy_block);  // from the dead one's scratch, to itself only
   EXPECT_EQ(actions[0].source, Rank{0});
-  EXPECT_EQ(actions[1].word.state, BlockState::distributed);
+  EXPECT_EQ(actions[1].state, BlockState::distributed);
   EXPECT_EQ(actions[2].kind, Kind::complete);
   EXPECT_EQ(actions[4].kind, Kind::reduce_block);
   EXPECT_EQ(actions[4].sequence, 1U);
@@ -234,7 +234,7 @@ TEST_F(GroupMachineTest, AReduceWhoseRootDiedAfterItEnteredSucceedsForNobody) {
   const std::vector<Action> actions = run(machine, 0);
   ASSERT_EQ(kinds(actions),
             (std::vector{Kind::publish_block, Kind::publish_block, Kind::complete, Kind::publish_completed}));
-  EXPECT_EQ(actions[0].word.state, BlockState::distributed) << "nothing is reduced for nobody";
+  EXPECT_EQ(actions[0].state, BlockState::distributed) << "nothing is reduced for nobody";
   EXPECT_EQ(actions[2].outcome, Fault::none);
 }
 
@@ -258,7 +258,7 @@ TEST_F(GroupMachineTest, ATakerReadsEachSourceInBoundedRanges) {
   }
   EXPECT_EQ(actions[6].kind, Kind::publish_block);
   EXPECT_EQ(actions[6].block, 1U);
-  EXPECT_EQ(actions[6].word.state, BlockState::distributed);
+  EXPECT_EQ(actions[6].state, BlockState::distributed);
   EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{0}, Rank{2}}));
   publish(2, 0, 2, BlockState::distributed);
   EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{0}}));

@@ -48,7 +48,7 @@ void one_entry(GroupMachine& machine, EagerPeers& words, const EntryPlan& plan) 
   machine.enter({machine.next_sequence(), plan, 1});
   for (Action action = machine.next(words); action.kind != Action::Kind::none; action = machine.next(words)) {
     if (action.kind == Action::Kind::publish_block) {
-      words.own[action.sequence % 16][action.block] = action.word.pack();
+      words.own[action.sequence % 16][action.block] = action.word().pack();
     } else if (action.kind == Action::Kind::decide) {
       words.decisions[action.sequence % 16] = DecisionWord{action.sequence, action.decision, 0}.pack();
     }

@@ -531,7 +531,7 @@ TEST(CirclesOf, OrderlyWorkIsNeverAccused) {
     board.meet(OrderlyWork::members);  // nobody leaves while others need it
     return failed[0] + failed[1];
   });
-  EXPECT_EQ(processes.join(duration + std::chrono::seconds{60}), "") << "seed " << seed;
+  EXPECT_EQ(processes.join(duration + join_patience), "") << "seed " << seed;
 }
 
 // Under a coordinator: the same error, and nobody is evicted.

@@ -29,6 +29,13 @@ class FileBook {
   pid_t maker_;
 };
 
+// For members to end. Sanitizers make kernels twenty times as slow.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr std::chrono::seconds join_patience{300};
+#else
+inline constexpr std::chrono::seconds join_patience{60};
+#endif
+
 // What a member's function returns: empty, or what went wrong.
 using Member = std::function<std::string(std::uint32_t rank)>;
 
@@ -46,7 +53,7 @@ class Processes {
   [[nodiscard]] pid_t pid(std::uint32_t rank) const { return children_[rank].pid; }
   // Waits for all that were not killed by us; "" if all returned "", else the texts of those that did not, or who is
   // late (then everybody is killed).
-  std::string join(std::chrono::seconds deadline = std::chrono::seconds{60});
+  std::string join(std::chrono::seconds deadline = join_patience);
 
  private:
   struct Child {

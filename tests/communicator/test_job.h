@@ -65,7 +65,7 @@ class TestJob {
   // The coordinator goes away / comes back with the same journal at the same address.
   void stop_coordinator();
   void restart_coordinator();
-  std::string join(std::chrono::seconds deadline = std::chrono::seconds{60}) {
+  std::string join(std::chrono::seconds deadline = join_patience) {
     board_->no_spares.store(true);
     return processes_->join(deadline);
   }

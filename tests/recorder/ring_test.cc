@@ -196,7 +196,9 @@ TEST_F(RingTest, KilledAtAnyMoment) {
     });
     for (std::uint64_t sequence = 0;; ++sequence) add_small(*ring, group, sequence);
   }
-  while (read(ring->path()).overwritten == 0) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  for (WorkerTrace seen; seen.overwritten == 0 || seen.ops.size() < 800; seen = read(ring->path())) {
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  }
   ::kill(child, SIGKILL);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   const WorkerTrace trace = read(ring->path());
