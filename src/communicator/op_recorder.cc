@@ -164,7 +164,8 @@ recorder::SmallBody body_of(const OpRecorder::Small& small) {
 
 }  // namespace
 
-void OpRecorder::tell_of_wait(const Small& small) {
+void OpRecorder::tell_of_wait(Small& small) {
+  small.start_ns = clock_.now();
   Record record;
   record.at_ns = small.start_ns;
   record.group = group_;

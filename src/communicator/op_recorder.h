@@ -51,17 +51,16 @@ class OpRecorder {
   // What does not change from one call to the next but the shape.
   static recorder::CallFacts facts_of(const Call& call);
   struct Small {
-    std::int64_t start_ns = 0;  // 0: it has waited for nobody
+    std::int64_t start_ns = 0;  // 0: it has not waited for anybody worth the telling
     std::uint32_t looks = 0;    // in vain
     std::uint64_t sequence = 0;
     std::uint64_t bytes = 0;
     recorder::CallFacts facts;
   };
-  // It is entered, and somebody is not; looks for him again and again. Said when it has looked some times: where cores
-  // are shared every op waits a little, and would pay for a record that its end takes the place of at once.
+  // It is entered, and somebody is not; looks for him again and again. A wait begins when it has looked some times:
+  // where cores are shared every op waits a little, and would pay for a record that its end takes the place of at once.
   void small_waits(Small& small) {
-    if (++small.looks == 1) small.start_ns = clock_.now();
-    if (small.looks == looks_before_told) tell_of_wait(small);
+    if (++small.looks == looks_before_told) tell_of_wait(small);
   }
   // Returns its end, in unix time.
   std::int64_t small_ends(const Small& small, Rank last_arrival,
@@ -76,7 +75,7 @@ class OpRecorder {
 
  private:
   static constexpr std::uint32_t looks_before_told = 8;
-  void tell_of_wait(const Small& small);
+  void tell_of_wait(Small& small);
   recorder::NameId contributors_name(const std::shared_ptr<const Contributors>& contributors);
 
   std::shared_ptr<recorder::RingWriter> ring_;

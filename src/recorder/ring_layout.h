@@ -268,7 +268,7 @@ inline BlockWords words_of(const CurrentOp& op) {
           first_of(op.call),
           halves(last_of(op.call), op.thread),
           halves(op.number, op.present),
-          0};
+          op.stack};
 }
 inline BlockWords words_of(const Record& record, const SmallBody& small) {
   const std::uint32_t kinds = small.op | std::uint32_t{small.dtype} << 8 | std::uint32_t{small.reduce} << 16;

@@ -107,7 +107,10 @@ class RingWriter {
     record.thread = thread();
     record.stamp = next_record_ + 1;
     store_sealed(&records_[next_record_ & record_mask_], words_of(record, body));
-    if (record.kind == RecordKind::small) ++next_record_;
+    if (record.kind != RecordKind::small) return;
+    ++next_record_;
+    // Stores become visible in their order: the next op's would wait for a line that is fetched when it is written.
+    __builtin_prefetch(&records_[(next_record_ + 1) & record_mask_], 1);
   }
   void event(const EventRecord& event);
 

@@ -186,6 +186,29 @@ TEST_F(RingTest, WhatAKilledWorkerWasIn) {
   EXPECT_EQ(trace.damaged, 0u);
 }
 
+TEST_F(RingTest, WhatAGroupIsIn) {
+  const auto ring = writer();
+  const std::uint16_t group = ring->add_group("default", 1, members_, Rank(2), Policy::fail);
+  CurrentOp current;
+  current.sequence = 7;
+  current.issued_ns = now_ns();
+  current.bytes = 768;
+  current.call = {.root = no_rank, .op = static_cast<std::uint8_t>(OpKind::all_gather)};
+  current.number = 3;
+  current.present = 1;
+  current.stack = ring->text("File \"train.py\", line 3 in step");
+  ring->current(group, current);
+  const WorkerTrace trace = read(ring->path());
+  ASSERT_TRUE(trace.groups.at(0).current);
+  const OpTrace& op = *trace.groups[0].current;
+  EXPECT_EQ(op.sequence, 7u);
+  EXPECT_EQ(op.call.kind, "all_gather");
+  EXPECT_EQ(op.call.bytes, 768u);
+  EXPECT_EQ(op.issued_ns, current.issued_ns);
+  EXPECT_FALSE(op.entered_ns);
+  EXPECT_EQ(op.stack, "File \"train.py\", line 3 in step");
+}
+
 TEST_F(RingTest, KilledAtAnyMoment) {
   const auto ring = writer();
   const pid_t child = ::fork();
