@@ -52,6 +52,8 @@ struct Verdict {
 struct VerdictOptions {
   // A wait shorter than this is no sign of anything.
   std::int64_t patience_ns = 1'000'000'000;
+  // The same for a worker that has not finished any op yet: it starts up, and some take longer than others.
+  std::int64_t startup_patience_ns = 30'000'000'000;
 };
 
 Verdict judge(const recorder::JobTrace& job, const VerdictOptions& options = {});

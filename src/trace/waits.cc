@@ -12,6 +12,7 @@ namespace closeranks::trace {
 
 using recorder::Event;
 using recorder::EventKind;
+using recorder::GroupTrace;
 using recorder::OpTrace;
 using recorder::WorkerTrace;
 
@@ -36,6 +37,16 @@ std::optional<std::pair<Kind, std::string>> state_of(const JobIndex& index, Slot
     }
   }
   return state;
+}
+
+// It lives, as far as is known, and has not finished any op.
+bool starts_up(const JobIndex& index, Slot slot) {
+  const WorkerTrace* worker = index.last(slot);
+  if (worker == nullptr || state_of(index, slot).has_value()) return false;
+  const auto done = [](const GroupTrace& group) { return group.completed > 0; };
+  const auto finished = [](const OpTrace& op) { return op.finished_ns.has_value(); };
+  return std::none_of(worker->groups.begin(), worker->groups.end(), done) &&
+         std::none_of(worker->ops.begin(), worker->ops.end(), finished);
 }
 
 bool is_loading(const WorkerTrace& worker) {
@@ -149,7 +160,12 @@ void Waits::add_missing(Wait& wait, const GroupIndex& group) const {
 }
 
 bool Waits::is_long(const Wait& wait) const {
-  return !wait.op->failure.empty() || wait.until_ns - wait.since_ns >= options_.patience_ns;
+  if (!wait.op->failure.empty()) return true;
+  const bool starts =
+      std::any_of(wait.for_slots.begin(), wait.for_slots.end(), [this](Slot slot) { return starts_up(index_, slot); });
+  const std::int64_t patience_ns =
+      starts ? std::max(options_.patience_ns, options_.startup_patience_ns) : options_.patience_ns;
+  return wait.until_ns - wait.since_ns >= patience_ns;
 }
 
 std::vector<const Wait*> Waits::waits_of(Slot slot) const {

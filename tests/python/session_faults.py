@@ -10,7 +10,8 @@ of samples; r = -1: the epoch's last step.
          after     after the step's block
          boundary  at once when it has come to the boundary after the step
          join      (a newcomer; n is ignored) a timer from the moment it begins to ask to be let in
-         serve     (n is ignored) at once when its first bytes are on their way to a newcomer; "nth" one (default 1)
+         serve     (n is ignored) at once when its first bytes are on their way to a newcomer, in a round numbered
+                   "from_round" (default: any) or later: one that is cancelled early is not served by everybody
          receive   (a newcomer; n is ignored) at once when the first bytes are on their way to it
   what:  kill (default), stop, loop (endless, in Python), leave (session.leave(); only "after")
 """
@@ -113,7 +114,6 @@ class StrikingJob:
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
-        self.served = 0
         self.children_live: list[bool] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -124,9 +124,8 @@ class StrikingJob:
             strike(self.faults.at_boundary)
         passed, transfer = closeranks._closeranks.at_boundary(step, patience)
         if passed == "transfer":
-            self.served += 1
             for fault in self.faults.at("serve"):
-                if fault.get("nth", 1) == self.served:
+                if transfer.round[1] >= fault.get("from_round", 0):
                     return passed, StrikingTransfer(transfer, fault)
         return passed, transfer
 

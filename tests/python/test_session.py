@@ -200,8 +200,9 @@ def test_kills_while_somebody_joins(tmp_path: Path) -> None:
     faults = [
         {"slot": 2, "step": 3, "where": "after"},
         {"slot": 2, "life": 1, "where": "receive"},
-        {"slot": 1, "where": "serve", "nth": 2},
-        {"slot": 0, "where": "serve", "nth": 3},
+        # Views: 1 begins, 2 is without the first one; joins are 3 and 4; 5 is without slot 1.
+        {"slot": 1, "where": "serve", "from_round": 4},
+        {"slot": 0, "where": "serve", "from_round": 6},
     ]
     flags = ("--shrink", "--spares", "2")
     job = train(tmp_path, faults, "--joins", "3", "--pause-ms", "10", "--hidden", "700", flags=flags, timeout_s=300)

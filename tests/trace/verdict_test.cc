@@ -454,6 +454,22 @@ TEST(Verdict, TwoSidesWithoutAPastAccuseNobody) {
   EXPECT_THAT(verdict.sentence, HasSubstr("cannot tell which side"));
 }
 
+TEST(Verdict, AWorkerThatStartsUpIsNotStuck) {
+  const auto judged_after = [](std::int64_t seconds) {
+    Job job(3);
+    for (WorkerTrace& worker : job.trace.workers) {
+      worker.ops.clear();
+      worker.groups[0].entered = worker.groups[0].completed = 0;
+    }
+    job.enter_all_but(0);
+    job.trace.read_ns = (2 + seconds) * second;
+    return judge(job.trace);
+  };
+  EXPECT_EQ(name_of(judged_after(20).kind), "ok");
+  EXPECT_EQ(name_of(judged_after(40).kind), "stuck");
+  EXPECT_EQ(judged_after(40).slot, Slot(0));
+}
+
 TEST(Verdict, WhereACallWasMadeIsEvidence) {
   Job job;
   job.enter_all_but(1);
