@@ -9,7 +9,7 @@ JOBS ?= $(shell nproc)
 
 .PHONY: help
 help:
-	@echo "make demo   train on 4 workers, kill two of them, show what it cost (about two minutes)"
+	@echo "make demo   train on 4 workers, lose four of them in four ways, show what it cost (about two minutes)"
 	@echo "make test   build, lint and run every test; ends with one summary line"
 	@echo "make bench  all_reduce beside Gloo and Open MPI, alternating in one run (two minutes)"
 	@echo "make soak   long kill matrices, more seeds, sanitizers and fuzzing (an hour)"

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "process_recorder.h"
+#include "recorder/op_stack.h"
 #include "recorder/ring_layout.h"
 #include "recorder/ring_writer.h"
 
@@ -27,7 +28,7 @@ bool wanted() {
 // torch's wrappers around the call say nothing of who made it.
 bool is_wrapper(std::string_view file) { return file.find("/torch/distributed/") != std::string_view::npos; }
 
-// As faulthandler writes it, innermost first, as many frames as fit.
+// As many frames as fit.
 std::string stack_text() {
   std::string text;
   auto frame = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
@@ -36,12 +37,10 @@ std::string stack_text() {
     const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(raw)));
     const auto file = py::str(code.attr("co_filename")).cast<std::string>();
     if (!text.empty() || !is_wrapper(file)) {
-      const std::string line = "File \"" + file + "\", line " + std::to_string(PyFrame_GetLineNumber(raw)) + " in " +
-                               py::str(code.attr("co_name")).cast<std::string>();
-      if (text.size() + 1 + line.size() > recorder::op_stack_max_bytes) {
+      const auto function = py::str(code.attr("co_name")).cast<std::string>();
+      if (!recorder::append_frame(text, {file, PyFrame_GetLineNumber(raw), function})) {
         break;
       }
-      text += (text.empty() ? "" : "\n") + line;
     }
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
   }

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "recorder/ring_layout.h"
+#include "recorder/op_stack.h"
 #include "trace/pickle_reader.h"
 
 namespace closeranks::trace {
@@ -124,10 +124,8 @@ class Dump {
     if (list == nullptr || list->type != Type::list) return stack;
     for (const Pickle::Index index : list->items) {
       const Node& frame = pickle_.at(index);
-      const std::string line = "File \"" + text(frame, "filename") + "\", line " +
-                               std::to_string(integer(frame, "line").value_or(0)) + " in " + text(frame, "name");
-      if (stack.size() + 1 + line.size() > recorder::op_stack_max_bytes) break;
-      stack += (stack.empty() ? "" : "\n") + line;
+      const std::int64_t line = integer(frame, "line").value_or(0);
+      if (!recorder::append_frame(stack, {text(frame, "filename"), line, text(frame, "name")})) break;
     }
     return stack;
   }

@@ -5,11 +5,10 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "recorder/op_stack.h"
 #include "trace/job_index.h"
 #include "trace/pickle_writer.h"
 
@@ -85,25 +84,13 @@ std::string profiling_name(const OpTrace& op, const WorkerTrace& worker) {
   return name + " " + self + (op.call.kind == "send" ? "->" : "<-") + peer;
 }
 
-// Lines of `File "x.py", line 3 in f`; what does not look like one is left out.
 void write_frames(PickleWriter& to, const std::string& stack) {
-  static constexpr std::string_view before = "File \"";
-  static constexpr std::string_view between = "\", line ";
   to.list();
-  std::istringstream lines(stack);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t end_of_file = line.rfind(between);
-    if (!line.starts_with(before) || end_of_file == std::string::npos) continue;
-    const char* const number = line.data() + end_of_file + between.size();
-    const char* const end = line.data() + line.size();
-    std::int64_t place = 0;
-    const auto [after, error] = std::from_chars(number, end, place);
-    const std::string_view function(after, static_cast<std::size_t>(end - after));
-    if (error != std::errc() || !function.starts_with(" in ")) continue;
+  for (const recorder::Frame& frame : recorder::frames_of(stack)) {
     to.dict();
-    to.text("name"), to.text(function.substr(4));
-    to.text("filename"), to.text(line.substr(before.size(), end_of_file - before.size()));
-    to.text("line"), to.integer(place);
+    to.text("name"), to.text(frame.function);
+    to.text("filename"), to.text(frame.file);
+    to.text("line"), to.integer(frame.line);
     to.end_dict();
   }
   to.end_list();
