@@ -1,11 +1,11 @@
 // closeranks-bare: what this machine gives to the recipe of docs/protocol.md with nothing around it. Processes reduce
-// their blocks and write them to all, as the engine does with the same kernels, between two waits for everybody; there
-// is no call, no engine, no recorder, and nobody may die. What `closeranks bench` measures above it is the engine's
-// price; what it measures below a wanted figure no engine can reach with this recipe on this machine.
+// the blocks they claim and write them to all, as the engine does with the same kernels, between two waits for
+// everybody; there is no call, no engine, no recorder, and nobody may die. What `closeranks bench` measures above it is
+// the engine's price; what it measures below a wanted figure no engine can reach with this recipe on this machine.
 //
 //   chrt -r 1 closeranks-bare --processes 4 --bytes 65536,1048576
 //
-// `shared`: inputs and outputs are shared memory; `private`: each member copies its input in and its output out.
+// In place, as in torch. `shared`: the tensors are shared memory; `private`: each member copies its own in and out.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,7 +33,9 @@ using namespace closeranks;                // NOLINT(google-build-using-namespac
 using namespace closeranks::communicator;  // NOLINT(google-build-using-namespace)
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint32_t most_processes = 64;
+constexpr std::size_t most_processes = 64;
+constexpr std::size_t row_words = 4096;  // of blocks of a member's share: up to 256 MiB with one process
+enum State : std::uint64_t { open, claimed, final, distributed };
 
 struct alignas(64) Word {
   std::atomic<std::uint64_t> value{0};
@@ -41,9 +43,8 @@ struct alignas(64) Word {
 
 struct Words {
   std::array<Word, most_processes> entered;
-  std::array<Word, most_processes> final;
-  std::array<Word, most_processes> distributed;
-  Word last_op;  // 0: not known yet
+  std::array<std::atomic<std::uint64_t>, most_processes * row_words> blocks;  // op << 2 | state, as in a segment
+  Word last_op;                                                               // 0: not known yet
 };
 
 std::byte* map(std::size_t bytes, int sharing) {
@@ -68,8 +69,7 @@ struct Setting {
 // What all map alike.
 struct Shared {
   Words* words;
-  std::vector<std::byte*> inputs;
-  std::vector<std::byte*> outputs;
+  std::vector<std::byte*> tensors;
 };
 
 class Member {
@@ -82,8 +82,7 @@ class Member {
         plan_(algorithm::make_plan(OpKind::all_reduce, DType::float32, ReduceOp::sum, Rank{0}, setting.bytes,
                                    setting.processes)),
         scratch_(map(algorithm::max_block_bytes, MAP_PRIVATE)),
-        input_(setting.is_private ? map(setting.bytes, MAP_PRIVATE) : nullptr),
-        output_(setting.is_private ? map(setting.bytes, MAP_PRIVATE) : nullptr) {}
+        tensor_(setting.is_private ? map(setting.bytes, MAP_PRIVATE) : nullptr) {}
 
   // Microseconds per op: the median.
   double run() {
@@ -105,35 +104,45 @@ class Member {
 
  private:
   void one(std::uint64_t op) {
-    if (setting_.is_private) copy_bytes(shared_.inputs[rank_], input_, setting_.bytes);
+    if (setting_.is_private) copy_bytes(shared_.tensors[rank_], tensor_, setting_.bytes);
     words_.entered[rank_].value.store(op, std::memory_order_release);
-    await_all(words_.entered, op);
-    for (std::uint32_t block = 0; block < plan_.blocks(); ++block) {
-      const algorithm::BlockPlan planned = algorithm::block_plan(plan_, setting_.processes, block);
-      if (planned.seat % setting_.processes == rank_) share(planned.range, op);
+    for (std::uint32_t r = 0; r < setting_.processes; ++r) await(words_.entered[r].value, op);
+    const std::uint32_t places = algorithm::claim_places(plan_, setting_.processes);
+    for (std::uint32_t place = 0; place < places; ++place) {
+      if (const auto block = algorithm::claim_order(plan_, setting_.processes, Rank{rank_}, place)) share(*block, op);
     }
-    words_.distributed[rank_].value.store(op, std::memory_order_release);
-    await_all(words_.distributed, op);
-    if (setting_.is_private) copy_bytes(output_, shared_.outputs[rank_], setting_.bytes);
+    for (std::uint32_t block = 0; block < plan_.blocks(); ++block) await(word_of(block), op << 2 | State::distributed);
+    if (setting_.is_private) copy_bytes(tensor_, shared_.tensors[rank_], setting_.bytes);
   }
 
-  void share(const algorithm::Range& range, std::uint64_t op) {
+  void share(std::uint32_t block, std::uint64_t op) {
+    std::atomic<std::uint64_t>& word = word_of(block);
+    std::uint64_t seen = word.load(std::memory_order_acquire);
+    if (seen >= op << 2 || !word.compare_exchange_strong(seen, op << 2 | State::claimed)) return;
+    const algorithm::Range range = algorithm::block_plan(plan_, block).range;
     sources_.clear();
-    for (const std::byte* input : shared_.inputs) sources_.push_back(input + range.offset);
+    for (const std::byte* tensor : shared_.tensors) sources_.push_back(tensor + range.offset);
     reduce(DType::float32, ReduceOp::sum, sources_, scratch_, range.bytes);
-    words_.final[rank_].value.store(op, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    publish(word, op << 2 | State::final);
     for (std::uint32_t i = 0; i < setting_.processes; ++i) {
-      copy_bytes(shared_.outputs[(rank_ + i) % setting_.processes] + range.offset, scratch_, range.bytes);
+      copy_bytes(shared_.tensors[(rank_ + i) % setting_.processes] + range.offset, scratch_, range.bytes);
     }
+    publish(word, op << 2 | State::distributed);
   }
 
-  void await_all(const std::array<Word, most_processes>& words, std::uint64_t op) const {
-    for (std::uint32_t r = 0; r < setting_.processes; ++r) {
-      Patience patience(setting_.spins, std::chrono::hours{1});
-      while (words[r].value.load(std::memory_order_acquire) < op) {
-        if (!patience.pause()) std::exit(1);
-      }
+  static void publish(std::atomic<std::uint64_t>& word, std::uint64_t value) {
+    word.store(value, std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+
+  std::atomic<std::uint64_t>& word_of(std::uint32_t block) const {
+    return words_.blocks[block % setting_.processes * row_words + block / setting_.processes];
+  }
+
+  void await(const std::atomic<std::uint64_t>& word, std::uint64_t value) const {
+    Patience patience(setting_.spins, std::chrono::hours{1});
+    while (word.load(std::memory_order_acquire) < value) {
+      if (!patience.pause()) std::exit(1);
     }
   }
 
@@ -143,8 +152,7 @@ class Member {
   std::uint32_t rank_;
   algorithm::EntryPlan plan_;
   std::byte* scratch_;
-  std::byte* input_;
-  std::byte* output_;
+  std::byte* tensor_;
   std::vector<const std::byte*> sources_;
 };
 
@@ -152,9 +160,7 @@ bool measure(const Setting& setting) {
   Shared shared;
   shared.words = new (map(sizeof(Words), MAP_SHARED)) Words;
   for (std::uint32_t r = 0; r < setting.processes; ++r) {
-    shared.inputs.push_back(map(setting.bytes, MAP_SHARED));
-    // A staged result lies in its input's place.
-    shared.outputs.push_back(setting.is_private ? shared.inputs.back() : map(setting.bytes, MAP_SHARED));
+    shared.tensors.push_back(map(setting.bytes, MAP_SHARED));
   }
   std::vector<pid_t> children;
   for (std::uint32_t r = 0; r < setting.processes; ++r) {
@@ -176,8 +182,7 @@ bool measure(const Setting& setting) {
     well = child > 0 && ::waitpid(child, &status, 0) == child && status == 0 && well;
   }
   for (std::uint32_t r = 0; r < setting.processes; ++r) {
-    if (!setting.is_private) ::munmap(shared.outputs[r], setting.bytes);
-    ::munmap(shared.inputs[r], setting.bytes);
+    ::munmap(shared.tensors[r], setting.bytes);
   }
   ::munmap(shared.words, sizeof(Words));
   return well;
@@ -190,7 +195,8 @@ int main(int argc, char** argv) {
   Setting setting;
   std::vector<std::size_t> sizes{65'536, 1'048'576};
   std::vector<std::string> memories{"shared", "private"};
-  app.add_option("--processes", setting.processes, "default 2")->check(CLI::Range(1U, most_processes));
+  app.add_option("--processes", setting.processes, "default 2")
+      ->check(CLI::Range(std::uint32_t{1}, static_cast<std::uint32_t>(most_processes)));
   app.add_option("--bytes", sizes, "above 2048, multiples of 4; default 65536,1048576")
       ->delimiter(',')
       ->check(CLI::Range(algorithm::inline_bytes + 1, std::uint64_t{1} << 28));

@@ -5,14 +5,13 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "algorithm/group_machine.h"
-#include "algorithm/plan.h"
-#include "algorithm/seats.h"
 #include "base/priority.h"
 #include "base/process_state.h"
 #include "closeranks/op.h"
@@ -36,12 +35,10 @@ constexpr milliseconds choose_every{200};
 constexpr milliseconds death_takes{10'000};
 
 struct Cast {
-  std::optional<int> pid;  // of the victim
-  std::uint32_t slots = 0;
-  std::vector<Slot> excluded;  // in order
+  std::map<Slot, int> pids;  // of the workers that run
 };
 
-Cast read_cast(const std::string& path, Slot victim) {
+Cast read_cast(const std::string& path) {
   Cast cast;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -49,58 +46,29 @@ Cast read_cast(const std::string& path, Slot victim) {
     if (!event.is_object() || !event.contains("slot") || !event["slot"].is_number_unsigned()) continue;
     const Slot slot(event["slot"].get<std::uint32_t>());
     const std::string kind = event.value("event", "");
-    if (kind == "worker_started") {
-      cast.slots = std::max(cast.slots, slot.value() + 1);
-      if (slot == victim && event.contains("pid")) cast.pid = event["pid"].get<int>();
-    } else if (kind == "worker_excluded") {
-      cast.excluded.push_back(slot);
-      if (slot == victim) cast.pid.reset();
-    } else if (kind == "worker_joined") {
-      // Its groups start anew over the present members.
-      std::erase(cast.excluded, slot);
-    }
+    if (kind == "worker_started" && event.contains("pid")) cast.pids[slot] = event["pid"].get<int>();
+    if (kind == "worker_excluded") cast.pids.erase(slot);
   }
   return cast;
 }
 
-// The victim's segment of one group, and which blocks are the victim's.
+// The victim's segment of one group, and that of the member where the words of its blocks lie.
 class Victim {
  public:
-  Victim(OutsideView view, const Cast& cast)
-      : view_(std::move(view)), members_(view_.shape().members), seats_(members_) {
-    // In a group of all slots ranks are slots; in a smaller one an exclusion elsewhere is not seen here.
-    if (members_ != cast.slots) return;
-    algorithm::RankSet present(members_, true);
-    for (const Slot slot : cast.excluded) {
-      present[slot.value()] = false;
-      seats_.exclude(Rank(slot.value()), present);
+  // Words lie with the lowest member that is left: `others` are the segments of those.
+  Victim(OutsideView view, std::vector<OutsideView> others) : view_(std::move(view)) {
+    for (OutsideView& other : others) {
+      const Rank lowest = home_ ? home_->identity().rank : view_.identity().rank;
+      if (other.identity().rank < lowest && other.shape() == view_.shape()) home_ = std::move(other);
     }
   }
 
   [[nodiscard]] const OutsideView& view() const { return view_; }
-  [[nodiscard]] bool owns(const algorithm::EntryPlan& plan, std::uint32_t block) const {
-    return seats_.owner(algorithm::block_seat(plan, members_, block)) == view_.identity().rank;
-  }
   // Checked before a plan is made of it: it may be in the middle of being written.
   [[nodiscard]] static bool is_all_reduce(const OutsideView::Descriptor& descriptor) {
-    return descriptor.kind == static_cast<std::uint8_t>(OpKind::all_reduce) &&
-           descriptor.dtype <= static_cast<std::uint8_t>(DType::bytes) &&
-           descriptor.reduce <= static_cast<std::uint8_t>(ReduceOp::bxor) && descriptor.unit_bytes > 0 &&
-           descriptor.unit_bytes % size_of(static_cast<DType>(descriptor.dtype)) == 0;
+    return descriptor.kind == static_cast<std::uint8_t>(OpKind::all_reduce);
   }
-  // What tells whose a block is. The entry may be one piece of a larger call: its own length is not in the descriptor,
-  // and not needed.
-  [[nodiscard]] static algorithm::EntryPlan plan_of(const OutsideView::Descriptor& descriptor) {
-    algorithm::EntryPlan plan;
-    plan.kind = OpKind::all_reduce;
-    plan.block_count = descriptor.blocks;
-    return plan;
-  }
-  [[nodiscard]] bool distributed(std::uint64_t sequence, std::uint32_t block) const {
-    const BlockWord word = BlockWord::unpack(view_.block_word(sequence, block));
-    return word.sequence == sequence && word.state == BlockState::distributed;
-  }
-  // Fills the words of the entry the victim is in; false: it is in none that counts.
+  // Fills in the entry the victim is in; false: it is in none that counts, or has no block of it in work.
   bool look(Strike& seen) {
     const std::uint64_t entered = view_.entered();
     if (entered == 0 || view_.completed() >= entered) return false;
@@ -108,37 +76,45 @@ class Victim {
     const auto descriptor = view_.descriptor(sequence);
     if (descriptor.sequence != sequence || descriptor.blocks == 0 || !is_all_reduce(descriptor)) return false;
     if (descriptor.blocks > view_.shape().max_blocks) return false;  // it was being written
-    plan_ = plan_of(descriptor);
     seen.sequence = sequence;
     seen.entered = entered;
     seen.blocks = descriptor.blocks;
-    seen.own_blocks = 0;
-    seen.own_blocks_distributed_before = 0;
-    for (std::uint32_t block = 0; block < descriptor.blocks; ++block) {
-      if (!owns(plan_, block)) continue;
-      ++seen.own_blocks;
-      if (distributed(sequence, block)) ++seen.own_blocks_distributed_before;
-    }
+    own_.assign(descriptor.blocks, BlockState::open);
+    look_at_blocks(sequence);
+    seen.own_blocks = own_blocks();
+    seen.own_blocks_distributed_before = own_blocks_distributed();
     // Read again: the words above belong to an entry only as long as it is the latest.
     return seen.own_blocks_distributed_before < seen.own_blocks && view_.entered() == entered;
   }
-  // After the death: the words do not change any more, and stay mapped here.
+  // While it dies: soon its heirs write over the words of the blocks that it had in work.
+  void look_at_blocks(std::uint64_t sequence) {
+    const OutsideView& home = home_ ? *home_ : view_;
+    for (std::uint32_t block = 0; block < own_.size(); ++block) {
+      const BlockWord word = BlockWord::unpack(home.block_word(sequence, block));
+      if (word.sequence == sequence && word.holder == view_.identity().rank.value()) own_[block] = word.state;
+    }
+  }
+  // After the death: its own words do not change any more, and stay mapped here.
   void look_after(Strike& seen) const {
     seen.entered = view_.entered();
     seen.completed = view_.completed();
-    seen.own_blocks_distributed_after = 0;
-    for (std::uint32_t block = 0; block < seen.blocks; ++block) {
-      if (owns(plan_, block) && distributed(seen.sequence, block)) ++seen.own_blocks_distributed_after;
-    }
+    seen.own_blocks = own_blocks();
+    seen.own_blocks_distributed_after = own_blocks_distributed();
     seen.hit = seen.entered == seen.sequence + 1 && seen.completed <= seen.sequence &&
                seen.own_blocks_distributed_after < seen.own_blocks;
   }
 
  private:
+  [[nodiscard]] std::uint32_t own_blocks() const {
+    return static_cast<std::uint32_t>(own_.size() - std::count(own_.begin(), own_.end(), BlockState::open));
+  }
+  [[nodiscard]] std::uint32_t own_blocks_distributed() const {
+    return static_cast<std::uint32_t>(std::count(own_.begin(), own_.end(), BlockState::distributed));
+  }
+
   OutsideView view_;
-  std::uint32_t members_;
-  algorithm::Seats seats_;
-  algorithm::EntryPlan plan_;  // of the entry last looked at
+  std::optional<OutsideView> home_;  // nullopt: the victim's own
+  std::vector<BlockState> own_;      // of the entry last looked at, by block: how far the victim was; open: not its own
 };
 
 // The group with the most entries: the one a model trains in.
@@ -147,7 +123,14 @@ std::optional<Victim> choose(int pid, const Cast& cast) {
   const auto most = std::max_element(
       views.begin(), views.end(), [](const OutsideView& a, const OutsideView& b) { return a.entered() < b.entered(); });
   if (most == views.end()) return std::nullopt;
-  return Victim(std::move(*most), cast);
+  std::vector<OutsideView> others;
+  for (const auto& [slot, other] : cast.pids) {
+    if (other == pid) continue;
+    for (OutsideView& view : OutsideView::open_all(other)) {
+      if (view.identity().group == most->identity().group) others.push_back(std::move(view));
+    }
+  }
+  return Victim(std::move(*most), std::move(others));
 }
 
 std::int64_t unix_ns() {
@@ -156,11 +139,13 @@ std::int64_t unix_ns() {
   return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 
-void wait_for_death(const FileDescriptor& process, int pid) {
+void watch_death(const FileDescriptor& process, int pid, Victim& victim, std::uint64_t sequence) {
   const auto until = Clock::now() + death_takes;
-  while (Clock::now() < until && !has_ended(process) && !all_threads_without_memory(pid)) {
+  do {
+    victim.look_at_blocks(sequence);
     std::this_thread::sleep_for(look_every);
-  }
+  } while (Clock::now() < until && !has_ended(process) && !all_threads_without_memory(pid));
+  victim.look_at_blocks(sequence);
 }
 
 }  // namespace
@@ -168,11 +153,12 @@ void wait_for_death(const FileDescriptor& process, int pid) {
 Result<Strike> strike(const StrikeOptions& options) {
   const Slot victim_slot = options.slot;
   const std::string who = "the worker of slot " + std::to_string(victim_slot.value());
-  const Cast cast = read_cast(options.events_file, victim_slot);
-  if (!cast.pid.has_value()) {
+  const Cast cast = read_cast(options.events_file);
+  const auto found = cast.pids.find(victim_slot);
+  if (found == cast.pids.end()) {
     return Status(Fault::peer_lost, Move::fix_call, who + " does not run, says " + options.events_file);
   }
-  const int pid = *cast.pid;
+  const int pid = found->second;
   auto process = open_process(pid);
   if (!process.ok()) return process.status();
 
@@ -199,7 +185,7 @@ Result<Strike> strike(const StrikeOptions& options) {
   }
   seen.kill_unix_ns = unix_ns();
   if (Status status = send_signal(process.value(), SIGKILL); !status.ok()) return status;
-  wait_for_death(process.value(), pid);
+  watch_death(process.value(), pid, *victim, seen.sequence);
   seen.pid = static_cast<std::uint32_t>(pid);
   seen.group = victim->view().identity().group_name;
   seen.op = std::string(name_of(OpKind::all_reduce));

@@ -17,8 +17,8 @@ struct StrikeOptions {
   std::chrono::milliseconds timeout{30'000};  // for the moment to come
 };
 
-// What the victim's words said. An entry is struck when the victim has entered it and not all of the blocks that the
-// victim owns are distributed: the survivors cannot finish it as if nothing had been.
+// What the words said. An entry is struck when the victim has entered it and has a block of it in work: the survivors
+// cannot finish it as if nothing had been.
 struct Strike {
   bool hit = false;               // still so once the victim was dead
   std::int64_t kill_unix_ns = 0;  // right before the call
@@ -29,7 +29,7 @@ struct Strike {
   std::uint64_t entered = 0;    // the victim's entry word: sequence + 1, or more
   std::uint64_t completed = 0;  // the victim's, after its death: at most sequence for a hit
   std::uint32_t blocks = 0;
-  std::uint32_t own_blocks = 0;
+  std::uint32_t own_blocks = 0;  // that the victim had claimed, and so below
   std::uint32_t own_blocks_distributed_before = 0;
   std::uint32_t own_blocks_distributed_after = 0;
 };

@@ -1,5 +1,8 @@
-// How an owner takes a block through: reduce into the scratch, publish final, copy to every destination, publish
-// distributed - one block at a time, lowest entry first - and what a new owner makes of a block it takes over.
+// How a member comes to own a block: it claims it, or is the heir of one that had; and how it takes it through: reduce
+// into the scratch, publish final, copy to every destination, publish distributed - one block at a time, lowest entry
+// first.
+#include <algorithm>
+
 #include "algorithm/group_machine.h"
 #include "base/assert.h"
 
@@ -7,46 +10,53 @@ namespace closeranks::algorithm {
 
 Action GroupMachine::own_block(OpenEntry& entry, const Words& words) {
   const EntryPlan& plan = entry.entry.plan;
-  while (entry.own_cursor < plan.blocks()) {
-    const std::uint32_t block = entry.own_cursor++;
-    const std::uint32_t seat = block_seat(plan, options_->members, block);
-    if (roster_->seats().owner(seat) != options_->self) {
+  const std::uint64_t sequence = entry.entry.sequence;
+  const Rank home = home_of_words(sequence);
+  for (const std::uint32_t places = claim_places(plan, options_->members); entry.own_cursor < places;) {
+    const std::optional<std::uint32_t> block = claim_order(plan, options_->members, options_->self, entry.own_cursor);
+    if (!block) {
+      ++entry.own_cursor;
       continue;
     }
-    const BlockWord found = furthest(words, entry.entry.sequence, block, seat);
-    if (found.state != BlockState::distributed) {
-      begin(entry, block, found);
+    const std::uint64_t word = words.block_word(home, sequence, *block);
+    if (BlockWord::unclaimed(word, sequence)) {
+      Action claiming = action(Action::Kind::claim_block, sequence);
+      claiming.block = *block;
+      claiming.state = BlockState::claimed;
+      claiming.holder = options_->self.value();
+      claiming.destination = home;
+      return claiming;  // the word says who had it first
+    }
+    ++entry.own_cursor;
+    const BlockWord found = BlockWord::unpack(word);
+    // A final block is at most partly copied, and its inputs partly overwritten (protocol rule 1): its heir copies the
+    // rest out of the holder's scratch, however many heirs have died over it.
+    if (found.state != BlockState::distributed && roster_->seats().heir(Rank{found.holder}, *block) == options_->self) {
+      begin(entry, *block, found);
       return work_action();
     }
   }
   return {};
 }
 
-// The furthest state any owner of the seat has published for the block. A final block is at most partly copied, and
-// its inputs partly overwritten: it must be found, however many owners have died since (protocol rule 1).
-BlockWord GroupMachine::furthest(const Words& words, std::uint64_t sequence, std::uint32_t block,
-                                 std::uint32_t seat) const {
-  BlockWord best{sequence, BlockState::open, 0};
-  std::uint32_t looked_at = 0;
-  roster_->seats().for_each_owner(seat, [&](Rank owner) {
-    const BlockWord word = BlockWord::unpack(words.block_word(owner, sequence, block));
-    if (word.sequence == sequence && word.state > best.state) {
-      best = word;
-    }
-    ++looked_at;
-    return best.state != BlockState::distributed && (options_->rules.look_through_chain || looked_at < 2);
-  });
-  return best;
+// Every member has entered that is to contribute, so every one of them holds the segment of each; and who contributes
+// does not change any more (protocol rules 6, 16).
+Rank GroupMachine::home_of_words(std::uint64_t sequence) const {
+  if (!options_->rules.words_stay) {
+    const RankSet& present = roster_->present();
+    return Rank{static_cast<std::uint32_t>(std::find(present.begin(), present.end(), true) - present.begin())};
+  }
+  return roster_->lowest_contributor(sequence);
 }
 
 void GroupMachine::begin(const OpenEntry& entry, std::uint32_t block, const BlockWord& found) {
-  const BlockPlan planned = block_plan(entry.entry.plan, options_->members, block);
+  const BlockPlan planned = block_plan(entry.entry.plan, block);
   work_ = Work{};
   work_.sequence = entry.entry.sequence;
   work_.block = block;
   work_.all_destinations = planned.all_destinations;
   work_.destination = planned.destination;
-  if (planned.seat % options_->members != options_->self.value()) {
+  if (found.holder != options_->self.value()) {
     ++blocks_taken_over_;
   }
   work_.source = found.state == BlockState::final ? Rank{found.holder} : options_->self;
@@ -79,6 +89,7 @@ Action GroupMachine::work_action() {
   publishing.block = work_.block;
   publishing.state = work_.stage == Stage::publish_final ? BlockState::final : BlockState::distributed;
   publishing.holder = options_->self.value();
+  publishing.destination = home_of_words(work_.sequence);
   return publishing;
 }
 

@@ -171,9 +171,13 @@ std::optional<Rank> GroupMachine::awaited(const Entry& entry, std::uint32_t bloc
   if (entry.plan.style() == BlockStyle::take) {
     return awaited_taker(entry, Rank{block}, words);
   }
-  const std::uint32_t seat = block_seat(entry.plan, options_->members, block);
-  const bool distributed = furthest(words, entry.sequence, block, seat).state == BlockState::distributed;
-  return distributed ? std::nullopt : std::optional(roster_->seats().owner(seat));
+  const std::uint64_t word = words.block_word(home_of_words(entry.sequence), entry.sequence, block);
+  if (BlockWord::unclaimed(word, entry.sequence)) {
+    return options_->self;  // anybody may: so this member, as soon as it drives
+  }
+  const BlockWord found = BlockWord::unpack(word);
+  const bool distributed = found.state == BlockState::distributed;
+  return distributed ? std::nullopt : std::optional(roster_->seats().heir(Rank{found.holder}, block));
 }
 
 }  // namespace closeranks::algorithm

@@ -124,6 +124,7 @@ Action GroupMachine::next_block(const Words& words) {
 void GroupMachine::done(const Action& action) {
   switch (action.kind) {
     case Action::Kind::none:
+    case Action::Kind::claim_block:
     case Action::Kind::decide:
       break;  // the word says who won
     case Action::Kind::take_block:

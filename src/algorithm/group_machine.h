@@ -3,17 +3,23 @@
 // any two actions, and in the middle of each write. No I/O, no clock, no allocation in steady state. Not thread-safe:
 // the engine calls it under its drive lock.
 //
-// Words, per member, each written by that member alone (its segment, src/transport/segment.h):
+// Words of each member, in its segment (src/transport/segment.h), written by that member alone:
 //   entered    count of entries entered           release-stored after data and descriptor
 //   completed  count of entries completed in order
 //   connected  connected_word(epoch) when this member holds the segments of all present members of that epoch
 //   descriptor ring of `window` slots: signature, region offsets, inline payload
-//   block words [window][max_blocks]: (sequence, state, holder) of the blocks this member owns
 //   scratch    one block
 //   region     staged (or registered) tensor memory. Style share: owners of other members write results into it
+// and written by others too:
+//   block words [window][max_blocks]: (sequence, state, holder). Style share: all words of an entry lie with its lowest
+//              contributor, whose segment every member holds that has entered; a block is claimed there by
+//              compare-and-swap, and then written by its owner alone. Style take: each member's word lies with itself
+//   decisions  [window], with rank 0
 // An entry is small (inline: every member reduces all payloads for himself) or done in one of plan.h's two styles:
 // shared out in blocks, each with one owner who writes it to all (block_owner.cc), or taken by each member for itself
-// (taker.cc). Inputs stay as they are until their member has completed the entry; then they are the caller's again.
+// (taker.cc). Whoever runs claims blocks: where members share cores, an entry is over when the last has entered and
+// whoever has a core then has worked through it, and nobody needs a turn for blocks of his own. Inputs stay as they are
+// until their member has completed the entry; then they are the caller's again.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +40,11 @@ namespace closeranks::algorithm {
 // The value of `connected` in an epoch of the group: only grows, 0 before the first time.
 std::uint64_t connected_word(ViewNumber epoch);
 
-enum class BlockState : std::uint8_t { open = 0, final = 1, distributed = 2 };
+enum class BlockState : std::uint8_t { open = 0, claimed = 1, final = 2, distributed = 3 };
 
-// A block's word: 40 bits of sequence, 8 of state, 16 of holder rank (whose scratch has the final value).
-// It names its entry, so it is never reset: a word of another sequence means open. A taker's goes from open to
+// A block's word: 40 bits of sequence, 8 of state, 16 of holder rank: who has claimed the block, or in whose scratch
+// its final value is. The block is its holder's, or its holder's heir's (Seats::heir).
+// It names its entry, so it is never reset: a word of an earlier sequence means open. A taker's goes from open to
 // distributed: it is published after the last byte has been read and written.
 struct BlockWord {
   std::uint64_t sequence = 0;
@@ -45,6 +52,8 @@ struct BlockWord {
   std::uint32_t holder = 0;
   [[nodiscard]] std::uint64_t pack() const;
   static BlockWord unpack(std::uint64_t word);
+  // Whether a compare-and-swap from `word` may still claim the block in `sequence`.
+  static bool unclaimed(std::uint64_t word, std::uint64_t sequence);
 };
 
 // The decision of an entry under policy `fail`: success or failure, first wins (compare-and-swap in rank 0's segment).
@@ -67,7 +76,7 @@ class Words {
   virtual ~Words() = default;
   virtual std::uint64_t entered(Rank member) const = 0;
   virtual std::uint64_t completed(Rank member) const = 0;
-  virtual std::uint64_t block_word(Rank owner, std::uint64_t sequence, std::uint32_t block) const = 0;
+  virtual std::uint64_t block_word(Rank home, std::uint64_t sequence, std::uint32_t block) const = 0;
   virtual std::uint64_t signature(Rank member, std::uint64_t sequence) const = 0;  // of its descriptor
   virtual std::uint64_t decision_word(std::uint64_t sequence) const = 0;
 };
@@ -76,8 +85,9 @@ class Words {
 struct Action {
   enum class Kind : std::uint8_t {
     none,            // nothing to do until a word changes
+    claim_block,     // while BlockWord::unclaimed(): compare-and-swap the block's word to word()
     reduce_block,    // contributors' regions (rank order) -> own scratch, divided by their number for AVG
-    publish_block,   // release-store word() into own block word, then a full fence: no later byte may pass it
+    publish_block,   // release-store word() into the block's word, then a full fence: no later byte may pass it
     copy_block,      // scratch of `source` -> member `destination`'s region; non-temporal stores end with an sfence
     take_block,      // a range of one input unit of `source`, or zeros -> own output; sfence as above
     take_reduced,    // a range of one input unit of every contributor, reduced (rank order) -> own output; sfence too
@@ -87,7 +97,7 @@ struct Action {
     publish_completed  // release-store own `completed` = sequence + 1
   };
   Kind kind = Kind::none;
-  BlockState state = BlockState::open;  // publish_block: the word's, as is `holder`
+  BlockState state = BlockState::open;  // claim_block, publish_block: the word's, as is `holder`
   // decide: what to write, with the culprit. complete: how it ended, and who is to blame (peer_lost, mismatch).
   Decision decision = Decision::undecided;
   Fault outcome = Fault::none;
@@ -100,7 +110,7 @@ struct Action {
   std::uint64_t bytes = 0;
   std::uint32_t input_unit = 0;
   std::uint32_t output_unit = 0;
-  // reduce_block, copy_block: the range is block_plan()'s.
+  // reduce_block, copy_block: the range is block_plan()'s. claim_block, publish_block: `destination` has the word.
   Rank destination;
   Rank source;
   std::uint32_t holder = 0;
@@ -210,6 +220,8 @@ class GroupMachine {
   // Blocks of dead owners this member has finished so far (for the event log).
   [[nodiscard]] std::uint64_t blocks_taken_over() const { return blocks_taken_over_; }
 
+  // For simulators: it has a block in work, which others would have to take over.
+  [[nodiscard]] bool at_a_block() const { return work_.stage != Stage::idle; }
   // For simulators: appends everything that decides what this machine will do.
   void append_state(std::vector<std::uint64_t>& state) const;
 
@@ -228,9 +240,10 @@ class GroupMachine {
     Readiness readiness = Readiness::waiting;
     std::uint32_t entered_cursor = 0;      // members below it have entered
     std::uint32_t distributed_cursor = 0;  // blocks below it are distributed
-    std::uint32_t own_cursor = 0;          // style share: own blocks below it are done or in work
-    Taking taking;                         // style take
-    Rank culprit;                          // mismatched: one of the minority
+    std::uint32_t own_cursor =
+        0;          // style share: blocks at places of claim_order() below it are others', done or in work
+    Taking taking;  // style take
+    Rank culprit;   // mismatched: one of the minority
 
     // In place: a new object that is copied here costs a tenth of a small op.
     void begin(const Entry& entered) {
@@ -282,7 +295,7 @@ class GroupMachine {
 
   // block_owner.cc
   Action own_block(OpenEntry& open, const Words& words);
-  BlockWord furthest(const Words& words, std::uint64_t sequence, std::uint32_t block, std::uint32_t seat) const;
+  [[nodiscard]] Rank home_of_words(std::uint64_t sequence) const;
   void begin(const OpenEntry& open, std::uint32_t block, const BlockWord& found);
   Action work_action();
   std::optional<Rank> next_destination();

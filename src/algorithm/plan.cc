@@ -60,16 +60,23 @@ EntryPlan make_plan(OpKind kind, DType dtype, ReduceOp reduce, Rank root, std::u
   return plan;
 }
 
-std::uint32_t block_seat(const EntryPlan& plan, std::uint32_t members, std::uint32_t block) {
-  CR_ASSERT(plan.style() == BlockStyle::share);
-  return block % (members * seats_per_member);
+std::uint32_t claim_places(const EntryPlan& plan, std::uint32_t members) {
+  return (plan.blocks() + members - 1) / members * members;
 }
 
-BlockPlan block_plan(const EntryPlan& plan, std::uint32_t members, std::uint32_t block) {
-  CR_ASSERT(block < plan.blocks());
+std::optional<std::uint32_t> claim_order(const EntryPlan& plan, std::uint32_t members, Rank self, std::uint32_t place) {
+  CR_ASSERT(plan.style() == BlockStyle::share && place < claim_places(plan, members));
+  const std::uint32_t rows = claim_places(plan, members) / members;
+  const std::uint32_t turn = place / rows;
+  const std::uint32_t row = turn == 0 ? place : rows - 1 - place % rows;
+  const std::uint32_t block = row * members + (self.value() + turn) % members;
+  return block < plan.blocks() ? std::optional(block) : std::nullopt;
+}
+
+BlockPlan block_plan(const EntryPlan& plan, std::uint32_t block) {
+  CR_ASSERT(plan.style() == BlockStyle::share && block < plan.blocks());
   const std::uint64_t offset = std::uint64_t{block} * plan.block_bytes;
   BlockPlan result;
-  result.seat = block_seat(plan, members, block);
   result.all_destinations = plan.kind == OpKind::all_reduce;
   result.destination = plan.root;
   result.range = {offset, std::min(plan.block_bytes, plan.unit_bytes - offset)};

@@ -1,13 +1,14 @@
 // Pure: what is moved in one entry of a collective, by whom, from where and to where. A function of (call, group size)
 // alone, the same on every member (protocol rule 4). Every kind is done in one of two styles:
-//   share  all_reduce, reduce: the entry is cut into blocks; a block's owner reduces it and writes it to every
-//          destination. Owners are spread over the members, and a dead owner's blocks pass on.
+//   share  all_reduce, reduce: the entry is cut into blocks. The member that claims a block owns it: it reduces the
+//          block and writes it to every destination. A dead owner's blocks pass on.
 //   take   broadcast, all_gather, gather, scatter, reduce_scatter, all_to_all: each member reads the inputs of others
 //          and writes its own output, and nobody else does. Block b is what member b takes: it never changes its owner.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "closeranks/ids.h"
@@ -25,8 +26,8 @@ inline constexpr std::uint64_t min_block_bytes = std::uint64_t{4} * 1024;
 // What one action of a taker writes at most: a bound on the time under the drive lock. Long enough that looking at the
 // words in between costs nothing.
 inline constexpr std::uint64_t take_bytes = std::uint64_t{256} * 1024;
-// Seats per member: block b of style share belongs to seat b mod (members * seats_per_member); seat s is first owned by
-// rank s mod members. More seats than members, so that a lost member's work is spread over all survivors.
+// The blocks a member claims lie on its seats in turn (seats.h): several for each, so that the work of a lost member is
+// spread over all survivors.
 inline constexpr std::uint32_t seats_per_member = 12;
 
 enum class BlockStyle : std::uint8_t { share, take };
@@ -53,7 +54,6 @@ struct Range {
 
 // A block of style share: every contributor's input, reduced.
 struct BlockPlan {
-  std::uint32_t seat = 0;
   bool all_destinations = false;  // every present member; else `destination` alone, while it is present
   Rank destination;
   Range range;  // in every input and in every output
@@ -72,9 +72,15 @@ struct TakePlan {
 EntryPlan make_plan(OpKind kind, DType dtype, ReduceOp reduce, Rank root, std::uint64_t unit_bytes,
                     std::uint32_t members);
 
-// Precondition of these two: style share, block < plan.blocks(). block_seat() is block_plan().seat, cheaper.
-BlockPlan block_plan(const EntryPlan& plan, std::uint32_t members, std::uint32_t block);
-std::uint32_t block_seat(const EntryPlan& plan, std::uint32_t members, std::uint32_t block);
+// Precondition: style share, block < plan.blocks().
+BlockPlan block_plan(const EntryPlan& plan, std::uint32_t block);
+
+// The order in which a member looks for blocks to claim: first its own share, every `members`-th block from its rank
+// on, so that members who come together do not meet and find the same bytes again in their caches; then the shares of
+// the next ranks, from their ends, which their members come to last. Precondition: place < claim_places().
+std::uint32_t claim_places(const EntryPlan& plan, std::uint32_t members);
+// nullopt: there is no such block, the last row is not full.
+std::optional<std::uint32_t> claim_order(const EntryPlan& plan, std::uint32_t members, Rank self, std::uint32_t place);
 
 // Precondition: style take. `effective_root`: GroupMachine::effective_root().
 TakePlan take_plan(const EntryPlan& plan, Rank effective_root, Rank taker);

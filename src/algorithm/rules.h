@@ -19,8 +19,10 @@ struct Rules {
   bool living_owners_keep_seats = true;
   // The scratch is reused only once its block is distributed. Off: install drops the block in work.
   bool finish_scratch_first = true;
-  // A new owner, and a reader, looks at the words of all earlier owners. Off: at the newest owner's and the one before.
-  bool look_through_chain = true;
+  // Of several members that claim a block the first has it: a compare-and-swap. Off: the last, by a store.
+  bool claim_by_swap = true;
+  // The words of an entry's blocks lie with its lowest contributor for good. Off: with the lowest member that is left.
+  bool words_stay = true;
   // A block is begun only when all contributors have entered. Off: when this member has.
   bool wait_for_contributors = true;
   // An entry is entered only when every present member has completed the one whose ring slots it takes. Off: when this

@@ -1,6 +1,5 @@
 #include "algorithm/seats.h"
 
-#include "algorithm/plan.h"
 #include "base/assert.h"
 
 namespace closeranks::algorithm {
@@ -8,11 +7,9 @@ namespace closeranks::algorithm {
 Seats::Seats(std::uint32_t members) : members_(members) {
   CR_ASSERT(members > 0);
   const std::uint32_t seats = members * seats_per_member;
-  heads_.reserve(seats);
-  links_.reserve(seats);
+  owners_.reserve(seats);
   for (std::uint32_t seat = 0; seat < seats; ++seat) {
-    heads_.push_back(seat);
-    links_.push_back({seat % members, no_link});
+    owners_.push_back(seat % members);
   }
 }
 
@@ -30,15 +27,8 @@ void Seats::exclude(Rank gone, const RankSet& present, bool living_keep) {
     if (!present[heir]) {
       return;  // nobody is left
     }
-    if (owner(seat).value() != heir) {
-      pass(seat, heir);
-    }
+    owners_[seat] = heir;
   }
-}
-
-void Seats::pass(std::uint32_t seat, std::uint32_t owner) {
-  links_.push_back({owner, heads_[seat]});
-  heads_[seat] = static_cast<std::uint32_t>(links_.size() - 1);
 }
 
 }  // namespace closeranks::algorithm

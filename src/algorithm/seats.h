@@ -1,12 +1,14 @@
-// Who owns which seat, and who did before: a pure function of the group's size and the order of exclusions.
-// Block b of an entry belongs to a seat (plan.h); seat s starts with rank s mod members. When a member is excluded its
-// seats pass to the present members in turn, starting with the first one after it; living owners keep theirs (protocol
-// rule 2). Several exclusions by one view are replayed one by one, so the batches in which views came do not matter.
+// Who owns which seat: a pure function of the group's size and the order of exclusions.
+// A claimed block lies on a seat of the member that claimed it; seat s starts with rank s mod members. When a member is
+// excluded its seats pass to the present members in turn, starting with the first one after it; living owners keep
+// theirs (protocol rule 2). Several exclusions by one view are replayed one by one, so the batches in which views came
+// do not matter.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "algorithm/plan.h"
 #include "closeranks/ids.h"
 
 namespace closeranks::algorithm {
@@ -22,30 +24,16 @@ class Seats {
   // `living_keep`: see Rules::living_owners_keep_seats.
   void exclude(Rank gone, const RankSet& present, bool living_keep = true);
 
-  [[nodiscard]] std::uint32_t count() const { return static_cast<std::uint32_t>(heads_.size()); }
-  [[nodiscard]] Rank owner(std::uint32_t seat) const { return Rank{links_[heads_[seat]].owner}; }
-
-  // Visits the owners of `seat`, newest first, until `visit` returns false.
-  template <class Visitor>
-  void for_each_owner(std::uint32_t seat, Visitor&& visit) const {
-    for (std::uint32_t link = heads_[seat]; link != no_link; link = links_[link].earlier) {
-      if (!visit(Rank{links_[link].owner})) {
-        return;
-      }
-    }
+  [[nodiscard]] std::uint32_t count() const { return static_cast<std::uint32_t>(owners_.size()); }
+  [[nodiscard]] Rank owner(std::uint32_t seat) const { return Rank{owners_[seat]}; }
+  // Whose a block is now that `member` has claimed, or has finished in its scratch.
+  [[nodiscard]] Rank heir(Rank member, std::uint32_t block) const {
+    return owner(member.value() + members_ * (block / members_ % seats_per_member));
   }
 
  private:
-  static constexpr std::uint32_t no_link = ~std::uint32_t{0};
-  struct Link {
-    std::uint32_t owner;
-    std::uint32_t earlier;  // link of the owner before, or no_link
-  };
-  void pass(std::uint32_t seat, std::uint32_t owner);
-
   std::uint32_t members_;
-  std::vector<std::uint32_t> heads_;  // [seats] newest link of each
-  std::vector<Link> links_;
+  std::vector<std::uint32_t> owners_;  // [seats]
 };
 
 }  // namespace closeranks::algorithm

@@ -50,6 +50,7 @@ Action GroupMachine::take(const OpenEntry& entry) const {
     publishing.block = options_->self.value();
     publishing.state = BlockState::distributed;
     publishing.holder = options_->self.value();
+    publishing.destination = options_->self;
     return publishing;
   }
   if (over) {

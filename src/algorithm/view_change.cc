@@ -69,7 +69,7 @@ void GroupMachine::install(const membership::GroupResolution& resolution) {
   frozen_ = false;
   own_from_ = 0;
   for (std::uint64_t sequence = completed_; sequence < entered_; ++sequence) {
-    open(sequence).own_cursor = 0;  // seats of the dead may be this member's now
+    open(sequence).own_cursor = 0;  // blocks of the dead may be this member's now
   }
   if (!roster_->present(options_->self)) {
     fail_all(Fault::evicted, options_->self);

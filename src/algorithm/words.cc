@@ -27,6 +27,11 @@ BlockWord BlockWord::unpack(std::uint64_t word) {
           static_cast<std::uint32_t>(word & rank_mask)};
 }
 
+bool BlockWord::unclaimed(std::uint64_t word, std::uint64_t sequence) {
+  const BlockWord current = unpack(word);
+  return current.sequence < sequence || current.state == BlockState::open;
+}
+
 std::uint64_t DecisionWord::pack() const { return pack_word(sequence, static_cast<std::uint8_t>(decision), culprit); }
 
 DecisionWord DecisionWord::unpack(std::uint64_t word) {

@@ -243,6 +243,7 @@ class Group {
   bool take_block(const algorithm::Action& action);
   bool take_reduced(const algorithm::Action& action);
   bool combine(const InFlight& entry);
+  void claim(const algorithm::Action& action);
   void decide(const algorithm::Action& action);
   bool gather_sources(const InFlight& entry, std::uint32_t unit, const algorithm::Range& range);
   void reduce_sources(const algorithm::EntryPlan& plan, std::byte* to, std::uint64_t bytes);

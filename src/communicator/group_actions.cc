@@ -41,8 +41,11 @@ void Group::perform(const Action& action) {
     case Action::Kind::combine_inline:
       sound = combine(entries_.at(action.sequence));
       break;
+    case Action::Kind::claim_block:
+      claim(action);
+      break;
     case Action::Kind::publish_block:
-      members_.own().block_word(action.sequence, action.block).store(action.word().pack(), std::memory_order_release);
+      members_.block_word(action).store(action.word().pack(), std::memory_order_release);
       // Final before any byte of a tensor; distributed before the next block's bytes in the scratch.
       std::atomic_thread_fence(std::memory_order_seq_cst);
       ring_pending_ = ring_pending_ || action.state == algorithm::BlockState::distributed;
@@ -146,7 +149,7 @@ void Group::reduce_sources(const algorithm::EntryPlan& plan, std::byte* to, std:
 
 bool Group::reduce_block(const Action& action) {
   const InFlight& entry = entries_.at(action.sequence);
-  const algorithm::BlockPlan block = algorithm::block_plan(entry.plan, members_.size(), action.block);
+  const algorithm::BlockPlan block = algorithm::block_plan(entry.plan, action.block);
   CR_ASSERT(block.range.bytes <= members_.own().shape().scratch_bytes);
   if (!gather_sources(entry, 0, block.range)) return false;
   reduce_sources(entry.plan, members_.own().scratch(), block.range.bytes);
@@ -155,7 +158,7 @@ bool Group::reduce_block(const Action& action) {
 
 bool Group::copy_block(const Action& action) {
   const InFlight& entry = entries_.at(action.sequence);
-  const algorithm::BlockPlan block = algorithm::block_plan(entry.plan, members_.size(), action.block);
+  const algorithm::BlockPlan block = algorithm::block_plan(entry.plan, action.block);
   std::byte* to = output_of(entry, action.destination, block.range);
   const transport::Segment* holder = members_.segment(action.source);
   if (to == nullptr || holder == nullptr) return false;
@@ -231,6 +234,16 @@ bool Group::combine(const InFlight& entry) {
                  entry.table ? operation.exchange->rows() : operation.call().outputs,
                  {entry.piece.offset, entry.table ? plan.unit_bytes : operation.shape().unit_bytes});
   return true;
+}
+
+// First wins. Whoever loses sees at its next look who has it.
+void Group::claim(const Action& action) {
+  std::atomic<std::uint64_t>& word = members_.block_word(action);
+  std::uint64_t current = word.load(std::memory_order_relaxed);
+  while (algorithm::BlockWord::unclaimed(current, action.sequence) &&
+         !word.compare_exchange_weak(current, action.word().pack(), std::memory_order_acq_rel,
+                                     std::memory_order_acquire)) {
+  }
 }
 
 // First wins, in the segment of rank 0, which stays mapped whatever becomes of its worker.

@@ -151,8 +151,14 @@ std::uint64_t Members::completed(Rank member) const {
   return held == nullptr ? 0 : held->completed().load(std::memory_order_acquire);
 }
 
-std::uint64_t Members::block_word(Rank owner, std::uint64_t sequence, std::uint32_t block) const {
-  const transport::Segment* held = segment(owner);
+std::atomic<std::uint64_t>& Members::block_word(const algorithm::Action& action) const {
+  const transport::Segment* held = segment(action.destination);
+  CR_ASSERT(held != nullptr);
+  return held->block_word(action.sequence, action.block);
+}
+
+std::uint64_t Members::block_word(Rank home, std::uint64_t sequence, std::uint32_t block) const {
+  const transport::Segment* held = segment(home);
   return held == nullptr ? 0 : held->block_word(sequence, block).load(std::memory_order_acquire);
 }
 

@@ -67,6 +67,9 @@ class Members final : public algorithm::Words {
   // Members of `present` that have not (or whose segment or arena is not held yet).
   [[nodiscard]] std::vector<Rank> not_connected(const algorithm::RankSet& present) const;
 
+  // The word that a claim_block or publish_block is about. Precondition: the action is the machine's, so it is held.
+  [[nodiscard]] std::atomic<std::uint64_t>& block_word(const algorithm::Action& action) const;
+
   // Wakes the sleeping threads of all other members after stores of ours; the fence is included.
   void ring() const;
 
@@ -82,7 +85,7 @@ class Members final : public algorithm::Words {
   // -- algorithm::Words: acquire loads ----------------------------------------------------------------------------
   [[nodiscard]] std::uint64_t entered(Rank member) const override;
   [[nodiscard]] std::uint64_t completed(Rank member) const override;
-  [[nodiscard]] std::uint64_t block_word(Rank owner, std::uint64_t sequence, std::uint32_t block) const override;
+  [[nodiscard]] std::uint64_t block_word(Rank home, std::uint64_t sequence, std::uint32_t block) const override;
   [[nodiscard]] std::uint64_t signature(Rank member, std::uint64_t sequence) const override;
   [[nodiscard]] std::uint64_t decision_word(std::uint64_t sequence) const override;
 

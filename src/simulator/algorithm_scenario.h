@@ -57,6 +57,7 @@ struct AlgorithmScenario {
   std::optional<std::uint64_t> rejoin_at;
   std::uint64_t entries_per_step = 2;  // between two boundaries (policy exact)
   bool cut_entering = false;           // copying in, describing and entering as steps of their own
+  bool cut_claiming = true;            // others may come between the look at a block's word and its swap
   bool cut_reducing = true;            // reducing in two halves
   bool cut_taking = true;              // taking in two halves
   algorithm::Rules rules;

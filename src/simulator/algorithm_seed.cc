@@ -79,7 +79,8 @@ struct Weather {
     misfortune = calm ? 0 : 1 + dice.below(10);
   }
 
-  [[nodiscard]] std::uint32_t weight(const Step& step) const {
+  // Whoever dies in the middle of a block leaves the most to others: rare, were it left to chance.
+  [[nodiscard]] std::uint32_t weight(const Step& step, const AlgorithmWorld& world) const {
     switch (step.kind) {
       case Step::Kind::act:
       case Step::Kind::connect:
@@ -97,6 +98,7 @@ struct Weather {
         return 1;
       case Step::Kind::crash:
       case Step::Kind::suspect:
+        return world.at_a_block(step.member) ? 100 * misfortune : misfortune;
       case Step::Kind::give_up:
       case Step::Kind::restart:
         return misfortune;
@@ -105,14 +107,14 @@ struct Weather {
   }
 };
 
-Step pick(Dice& dice, const Weather& weather, const std::vector<Step>& steps) {
+Step pick(Dice& dice, const Weather& weather, const AlgorithmWorld& world, const std::vector<Step>& steps) {
   std::uint64_t total = 0;
   for (const Step& step : steps) {
-    total += weather.weight(step);
+    total += weather.weight(step, world);
   }
   std::uint64_t drawn = total == 0 ? 0 : dice.next() % total;
   for (const Step& step : steps) {
-    const std::uint32_t weight = weather.weight(step);
+    const std::uint32_t weight = weather.weight(step, world);
     if (drawn < weight) {
       return step;
     }
@@ -140,7 +142,7 @@ SeedOutcome run(AlgorithmScenario scenario, Dice& dice, std::ostream* transcript
       world.check_finished();
       break;
     }
-    const Step step = pick(dice, weather, steps);
+    const Step step = pick(dice, weather, world, steps);
     std::string line;
     world.apply(step, transcript != nullptr ? &line : nullptr);
     ++outcome.steps;

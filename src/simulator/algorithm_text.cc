@@ -12,6 +12,8 @@ std::string describe(const Action& action) {
   switch (action.kind) {
     case Action::Kind::none:
       return "does nothing";
+    case Action::Kind::claim_block:
+      return "claims " + block;
     case Action::Kind::reduce_block:
       return "reduces " + block;
     case Action::Kind::publish_block:

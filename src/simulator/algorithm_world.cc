@@ -154,6 +154,8 @@ bool AlgorithmWorld::is_cut(const AlgorithmScenario& scenario, const Action& act
   switch (action.kind) {
     case Action::Kind::copy_block:
       return true;
+    case Action::Kind::claim_block:
+      return scenario.cut_claiming;
     case Action::Kind::reduce_block:
       return scenario.cut_reducing;
     case Action::Kind::take_block:
@@ -182,7 +184,9 @@ void AlgorithmWorld::act(std::uint32_t index, std::string* line) {
     *line = "member " + std::to_string(index) + " " + (cut ? (second ? "(second half) " : "(first half) ") : "") +
             describe(action);
   }
-  if (cut) {
+  if (action.kind == Action::Kind::claim_block) {
+    if (second || !cut) perform(index, action, true);  // the first half was the look
+  } else if (cut) {
     perform(index, action, second);
   } else {
     perform(index, action, false);
@@ -209,8 +213,15 @@ void AlgorithmWorld::perform(std::uint32_t index, const Action& action, bool sec
       check_writer(index, sequence, action.block);
       memory_.scratch(self, half) = reduce_inputs(index, sequence, 0, 2 * action.block + half);
       break;
+    case Action::Kind::claim_block: {
+      std::uint64_t& word = memory_.block_word(action.destination, sequence, action.block);
+      if (!setting_->scenario.rules.claim_by_swap || algorithm::BlockWord::unclaimed(word, sequence)) {
+        word = action.word().pack();
+      }
+      break;
+    }
     case Action::Kind::publish_block:
-      memory_.block_word(self, sequence, action.block) = action.word().pack();
+      memory_.block_word(action.destination, sequence, action.block) = action.word().pack();
       if (action.state == algorithm::BlockState::distributed) {
         writers_[sequence * setting_->blocks + action.block] = 0;
       }

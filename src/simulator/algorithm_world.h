@@ -59,6 +59,7 @@ class AlgorithmWorld {
   [[nodiscard]] bool alive(Rank member) const { return members_[member.value()].alive; }
   [[nodiscard]] std::uint64_t completed(Rank member) const { return members_[member.value()].machine.completed(); }
   [[nodiscard]] std::uint64_t blocks_taken_over() const;
+  [[nodiscard]] bool at_a_block(std::uint32_t member) const { return members_[member].machine.at_a_block(); }
 
  private:
   // How far the user has come with his next call.

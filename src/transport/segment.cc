@@ -160,7 +160,8 @@ DescriptorSlot& Segment::descriptor_slot(std::uint64_t sequence) const {
 
 std::atomic<std::uint64_t>& Segment::block_word(std::uint64_t sequence, std::uint32_t block) const {
   CR_ASSERT(block < shape_.max_blocks);
-  const std::uint64_t index = in_window(sequence) * shape_.max_blocks + block;
+  const std::uint64_t row = in_window(sequence) * shape_.members + block % shape_.members;
+  const std::uint64_t index = row * layout_.block_row + block / shape_.members;
   return reinterpret_cast<std::atomic<std::uint64_t>*>(at(layout_.blocks))[index];
 }
 

@@ -1,6 +1,7 @@
 // One memfd per (group, member): the member's words, its descriptor ring, scratch block, messages and staging region.
-// Made and written by that member alone, with two exceptions: owners of blocks write results into the *region* of
-// other members, and everybody decides entries in rank 0's decision words (policy fail).
+// Made and written by that member alone, with three exceptions: owners of blocks write results into the *region* of
+// other members and the state of a block into the block words of an entry's lowest contributor, and everybody decides
+// entries in rank 0's decision words (policy fail).
 //
 // A memfd has no name in any file system: a crash leaves nothing behind. It is made at full size but sparse (memory
 // is taken as pages are touched), sealed against resizing (so no peer can make our loads fault), close-on-exec, and

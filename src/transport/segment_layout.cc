@@ -50,7 +50,9 @@ SegmentLayout segment_layout(const SegmentShape& shape) {
   layout.decisions = layout.control + sizeof(ControlWords);
   layout.descriptors = layout.decisions + round_up(8ull * shape.window, cache_line_bytes);
   layout.blocks = layout.descriptors + sizeof(DescriptorSlot) * shape.window;
-  layout.outbound = layout.blocks + round_up(8ull * shape.window * shape.max_blocks, cache_line_bytes);
+  const std::uint64_t row_bytes = round_up(8ull * ((shape.max_blocks - 1) / shape.members + 1), cache_line_bytes);
+  layout.block_row = static_cast<std::uint32_t>(row_bytes / 8);
+  layout.outbound = layout.blocks + std::uint64_t{shape.window} * shape.members * row_bytes;
   layout.outbound_stride = sizeof(OutboundWords) + sizeof(MessageSlot) * shape.message_slots;
   layout.inbound = layout.outbound + layout.outbound_stride * shape.members;
   layout.inbound_stride = sizeof(InboundWords) + round_up(8ull * shape.message_slots, cache_line_bytes);

@@ -15,7 +15,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(std::ato
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free && sizeof(std::atomic<std::uint32_t>) == 4);
 
 inline constexpr std::uint64_t segment_magic = 0x31474553524b4c43;  // "CLKRSEG1"
-inline constexpr std::uint32_t segment_version = 3;
+inline constexpr std::uint32_t segment_version = 4;
 inline constexpr std::uint64_t cache_line_bytes = 64;
 // Payload that fits into a descriptor slot (equal to algorithm::inline_bytes; the communicator asserts it).
 inline constexpr std::uint64_t inline_payload_bytes = 2048;
@@ -155,8 +155,9 @@ struct SegmentLayout {
   std::uint64_t control = 0;
   std::uint64_t decisions = 0;    // [window] words
   std::uint64_t descriptors = 0;  // [window] DescriptorSlot
-  std::uint64_t blocks = 0;       // [window][max_blocks] words
-  std::uint64_t outbound = 0;     // [members] of outbound_stride
+  std::uint64_t blocks = 0;  // [window][members][block_row] words: block b is number b / members of row b mod members
+  std::uint32_t block_row = 0;  // whole cache lines: members that begin with blocks of their own share do not meet
+  std::uint64_t outbound = 0;   // [members] of outbound_stride
   std::uint64_t outbound_stride = 0;
   std::uint64_t inbound = 0;  // [members] of inbound_stride
   std::uint64_t inbound_stride = 0;

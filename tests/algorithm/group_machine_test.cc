@@ -14,8 +14,8 @@ class FakeWords : public Words {
  public:
   std::uint64_t entered(Rank member) const override { return entered_words.at(member.value()); }
   std::uint64_t completed(Rank member) const override { return completed_words.at(member.value()); }
-  std::uint64_t block_word(Rank owner, std::uint64_t sequence, std::uint32_t block) const override {
-    const auto found = block_words.find({owner.value(), sequence, block});
+  std::uint64_t block_word(Rank home, std::uint64_t sequence, std::uint32_t block) const override {
+    const auto found = block_words.find({home.value(), sequence, block});
     return found == block_words.end() ? 0 : found->second;
   }
   std::uint64_t signature(Rank member, std::uint64_t sequence) const override {
@@ -62,8 +62,8 @@ class GroupMachineTest : public testing::Test {
   std::vector<Action> run(GroupMachine& machine, std::uint32_t self) {
     std::vector<Action> actions;
     for (Action action = machine.next(words_); action.kind != Kind::none; action = machine.next(words_)) {
-      if (action.kind == Kind::publish_block) {
-        words_.block_words[{self, action.sequence, action.block}] = action.word().pack();
+      if (action.kind == Kind::publish_block || action.kind == Kind::claim_block) {
+        words_.block_words[{action.destination.value(), action.sequence, action.block}] = action.word().pack();
       } else if (action.kind == Kind::publish_completed) {
         words_.completed_words[self] = action.sequence + 1;
       } else if (action.kind == Kind::decide &&
@@ -85,8 +85,10 @@ class GroupMachineTest : public testing::Test {
     return result;
   }
 
-  void publish(std::uint32_t owner, std::uint64_t sequence, std::uint32_t block, BlockState state) {
-    words_.block_words[{owner, sequence, block}] = BlockWord{sequence, state, owner}.pack();
+  // A word of member `holder` with `home`.
+  void publish(std::uint32_t holder, std::uint64_t sequence, std::uint32_t block, BlockState state,
+               std::uint32_t home = 0) {
+    words_.block_words[{home, sequence, block}] = BlockWord{sequence, state, holder}.pack();
   }
 
   void everyone_entered(std::uint64_t count) {
@@ -127,14 +129,18 @@ TEST_F(GroupMachineTest, AnOwnerTakesItsBlockThroughInOrder) {
   GroupMachine machine = make(3, 1);
   enter(machine, OpKind::all_reduce, 3 * min_block_bytes);
   everyone_entered(1);
+  publish(0, 0, 0, BlockState::claimed);
+  publish(2, 0, 2, BlockState::claimed);
   const std::vector<Action> actions = run(machine, 1);
-  EXPECT_EQ(kinds(actions), (std::vector{Kind::reduce_block, Kind::publish_block, Kind::copy_block, Kind::copy_block,
-                                         Kind::copy_block, Kind::publish_block}));
-  EXPECT_EQ(actions[1].state, BlockState::final);
-  EXPECT_EQ(actions[5].state, BlockState::distributed);
-  EXPECT_EQ(actions[2].destination, Rank{1});  // itself first
-  EXPECT_EQ(actions[3].destination, Rank{2});
-  EXPECT_EQ(actions[4].destination, Rank{0});
+  EXPECT_EQ(kinds(actions), (std::vector{Kind::claim_block, Kind::reduce_block, Kind::publish_block, Kind::copy_block,
+                                         Kind::copy_block, Kind::copy_block, Kind::publish_block}));
+  EXPECT_EQ(actions[0].block, 1U);
+  EXPECT_EQ(actions[0].destination, Rank{0}) << "words lie with the lowest contributor";
+  EXPECT_EQ(actions[2].state, BlockState::final);
+  EXPECT_EQ(actions[6].state, BlockState::distributed);
+  EXPECT_EQ(actions[3].destination, Rank{1});  // itself first
+  EXPECT_EQ(actions[4].destination, Rank{2});
+  EXPECT_EQ(actions[5].destination, Rank{0});
   EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{0}, Rank{2}}));
   publish(0, 0, 0, BlockState::distributed);
   publish(2, 0, 2, BlockState::final);
@@ -142,6 +148,40 @@ TEST_F(GroupMachineTest, AnOwnerTakesItsBlockThroughInOrder) {
   EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{2}}));
   publish(2, 0, 2, BlockState::distributed);
   EXPECT_EQ(kinds(run(machine, 1)), (std::vector{Kind::complete, Kind::publish_completed}));
+}
+
+TEST_F(GroupMachineTest, WhoeverRunsTakesWhatNobodyHasBegun) {
+  GroupMachine machine = make(3, 1);
+  enter(machine, OpKind::all_reduce, 3 * min_block_bytes);
+  everyone_entered(1);
+  Action claiming = machine.next(words_);
+  EXPECT_EQ(claiming.kind, Kind::claim_block);
+  publish(2, 0, 1, BlockState::claimed);  // was first
+  machine.done(claiming);
+  EXPECT_TRUE(machine.waiting_for(words_) == std::vector{Rank{2}}) << "nobody else has anything in work";
+  const std::vector<Action> actions = run(machine, 1);
+  ASSERT_EQ(actions.size(), 14U);
+  EXPECT_EQ(actions[0].block, 2U);
+  EXPECT_EQ(actions[7].block, 0U);
+  EXPECT_EQ(machine.blocks_taken_over(), 0U);
+  publish(2, 0, 1, BlockState::distributed);
+  EXPECT_EQ(kinds(run(machine, 1)), (std::vector{Kind::complete, Kind::publish_completed}));
+}
+
+TEST_F(GroupMachineTest, WordsStayWithTheDead) {
+  GroupMachine machine = make(3, 1);
+  enter(machine, OpKind::all_reduce, 3 * min_block_bytes);
+  everyone_entered(1);
+  machine.freeze();
+  machine.install(excluding({{0, 1}}));
+  EXPECT_EQ(machine.next(words_).destination, Rank{0}) << "it had entered";
+  publish(2, 0, 0, BlockState::distributed);
+  publish(2, 0, 1, BlockState::distributed);
+  publish(2, 0, 2, BlockState::distributed);
+  EXPECT_EQ(kinds(run(machine, 1)), (std::vector{Kind::complete, Kind::publish_completed}));
+  enter(machine, OpKind::all_reduce, 3 * min_block_bytes);
+  everyone_entered(2);
+  EXPECT_EQ(machine.next(words_).destination, Rank{1}) << "it has not entered this one";
 }
 
 TEST_F(GroupMachineTest, TheWindowWaitsForTheSlowest) {
@@ -192,8 +232,9 @@ TEST_F(GroupMachineTest, ANewOwnerCopiesWhatIsFinalAndReducesWhatIsOpen) {
   enter(machine, OpKind::all_reduce, 2 * min_block_bytes);
   enter(machine, OpKind::all_reduce, 2 * min_block_bytes);
   everyone_entered(2);
-  (void)run(machine, 1);
   publish(0, 0, 0, BlockState::final);
+  publish(0, 1, 0, BlockState::claimed);
+  (void)run(machine, 1);
   const membership::GroupStatus status = machine.freeze();
   EXPECT_EQ(status.entered, 2U);
   EXPECT_EQ(status.completed, 0U);
@@ -218,10 +259,12 @@ TEST_F(GroupMachineTest, AReduceWritesToItsRootAlone) {
   GroupMachine machine = make(3, 1);
   enter(machine, OpKind::reduce, 3 * min_block_bytes, Rank{2});
   everyone_entered(1);
+  publish(0, 0, 0, BlockState::claimed);
+  publish(2, 0, 2, BlockState::claimed);
   const std::vector<Action> actions = run(machine, 1);
-  EXPECT_EQ(kinds(actions),
-            (std::vector{Kind::reduce_block, Kind::publish_block, Kind::copy_block, Kind::publish_block}));
-  EXPECT_EQ(actions[2].destination, Rank{2});
+  EXPECT_EQ(kinds(actions), (std::vector{Kind::claim_block, Kind::reduce_block, Kind::publish_block, Kind::copy_block,
+                                         Kind::publish_block}));
+  EXPECT_EQ(actions[3].destination, Rank{2});
   EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{0}, Rank{2}})) << "its input is read until all is reduced";
 }
 
@@ -232,10 +275,10 @@ TEST_F(GroupMachineTest, AReduceWhoseRootDiedAfterItEnteredSucceedsForNobody) {
   machine.freeze();
   machine.install(excluding({{1, 1}}));
   const std::vector<Action> actions = run(machine, 0);
-  ASSERT_EQ(kinds(actions),
-            (std::vector{Kind::publish_block, Kind::publish_block, Kind::complete, Kind::publish_completed}));
-  EXPECT_EQ(actions[0].state, BlockState::distributed) << "nothing is reduced for nobody";
-  EXPECT_EQ(actions[2].outcome, Fault::none);
+  ASSERT_EQ(kinds(actions), (std::vector{Kind::claim_block, Kind::publish_block, Kind::claim_block, Kind::publish_block,
+                                         Kind::complete, Kind::publish_completed}));
+  EXPECT_EQ(actions[1].state, BlockState::distributed) << "nothing is reduced for nobody";
+  EXPECT_EQ(actions[4].outcome, Fault::none);
 }
 
 TEST_F(GroupMachineTest, ATakerReadsEachSourceInBoundedRanges) {
@@ -260,7 +303,7 @@ TEST_F(GroupMachineTest, ATakerReadsEachSourceInBoundedRanges) {
   EXPECT_EQ(actions[6].block, 1U);
   EXPECT_EQ(actions[6].state, BlockState::distributed);
   EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{0}, Rank{2}}));
-  publish(2, 0, 2, BlockState::distributed);
+  publish(2, 0, 2, BlockState::distributed, 2);
   EXPECT_EQ(machine.waiting_for(words_), (std::vector{Rank{0}}));
   EXPECT_TRUE(run(machine, 1).empty()) << "its input is not the caller's again before rank 0 has read it";
   publish(0, 0, 0, BlockState::distributed);
@@ -289,7 +332,7 @@ TEST_F(GroupMachineTest, RootsTakeNothingOrEverything) {
   const std::vector<Action> gathering = run(root, 0);
   ASSERT_FALSE(gathering.empty());
   EXPECT_EQ(gathering[0].sequence, 1U) << "nothing to do in the broadcast";
-  publish(1, 0, 1, BlockState::distributed);
+  publish(1, 0, 1, BlockState::distributed, 1);
   EXPECT_EQ(kinds(run(root, 0)),
             (std::vector{Kind::complete, Kind::publish_completed, Kind::complete, Kind::publish_completed}))
       << "rank 1 takes nothing of a gather and is not waited for";
@@ -397,6 +440,8 @@ TEST_F(GroupMachineTest, NothingMovesBehindAMismatchedSmallEntry) {
   enter(machine, OpKind::all_gather, 1 << 16);
   everyone_entered(3);
   words_.signatures[{2, 1}] = 99;
+  publish(1, 0, 1, BlockState::claimed);
+  publish(2, 0, 2, BlockState::claimed);
   for (const Action& action : run(machine, 0)) {
     EXPECT_EQ(action.sequence, 0U);
   }

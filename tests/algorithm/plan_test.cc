@@ -62,9 +62,7 @@ TEST(Plan, BlocksTileTheUnit) {
         const EntryPlan plan = plan_for(kind, unit, members, root);
         std::uint64_t next = 0;
         for (std::uint32_t block = 0; block < plan.blocks(); ++block) {
-          const BlockPlan planned = block_plan(plan, members, block);
-          EXPECT_EQ(planned.seat, block_seat(plan, members, block));
-          EXPECT_LT(planned.seat, members * seats_per_member);
+          const BlockPlan planned = block_plan(plan, block);
           EXPECT_EQ(planned.range.offset, next);
           EXPECT_LE(planned.range.bytes, max_block_bytes);
           EXPECT_EQ(planned.range.bytes % size_of(plan.dtype), 0U);
@@ -140,11 +138,28 @@ TEST(Plan, InputsHaveRoomForWhatIsTaken) {
   EXPECT_EQ(region_bytes(plan_for(OpKind::barrier, 0, members), members, Rank{0}).input, 0U);
 }
 
-TEST(Plan, ConsecutiveBlocksBelongToDifferentMembers) {
-  const EntryPlan plan = plan_for(OpKind::all_reduce, 4 << 20, 4);
-  ASSERT_EQ(plan.blocks(), 64U);
-  for (std::uint32_t block = 0; block < plan.blocks(); ++block) {
-    EXPECT_EQ(block_plan(plan, 4, block).seat % 4, block % 4);
+TEST(Plan, AMemberLooksForBlocksInItsOwnShareFirst) {
+  const EntryPlan plan = plan_for(OpKind::all_reduce, 10 * max_block_bytes, 4);
+  ASSERT_EQ(plan.blocks(), 10U);
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t place = 0; place < claim_places(plan, 4); ++place) {
+    if (const auto block = claim_order(plan, 4, Rank{1}, place)) order.push_back(*block);
+  }
+  EXPECT_EQ(order, (std::vector<std::uint32_t>{1, 5, 9, 6, 2, 7, 3, 8, 4, 0}));
+}
+
+TEST(Plan, EveryMemberLooksAtEveryBlockOnce) {
+  for (const std::uint32_t members : {1U, 2U, 3U, 8U}) {
+    for (const std::uint64_t unit : {2'052U, 9'000U, 70'004U, 1'000'000U}) {
+      const EntryPlan plan = plan_for(OpKind::all_reduce, unit, members);
+      for (std::uint32_t self = 0; self < members; ++self) {
+        std::vector<int> seen(plan.blocks(), 0);
+        for (std::uint32_t place = 0; place < claim_places(plan, members); ++place) {
+          if (const auto block = claim_order(plan, members, Rank{self}, place)) ++seen[*block];
+        }
+        EXPECT_EQ(seen, std::vector<int>(plan.blocks(), 1));
+      }
+    }
   }
 }
 

@@ -10,21 +10,11 @@
 namespace closeranks::algorithm {
 namespace {
 
-std::vector<std::uint32_t> chain(const Seats& seats, std::uint32_t seat) {
-  std::vector<std::uint32_t> owners;
-  seats.for_each_owner(seat, [&](Rank owner) {
-    owners.push_back(owner.value());
-    return true;
-  });
-  return owners;
-}
-
 TEST(Seats, StartInTurn) {
   const Seats seats(4);
   EXPECT_EQ(seats.count(), 4 * seats_per_member);
   for (std::uint32_t seat = 0; seat < seats.count(); ++seat) {
     EXPECT_EQ(seats.owner(seat), Rank{seat % 4});
-    EXPECT_EQ(chain(seats, seat).size(), 1U);
   }
 }
 
@@ -37,7 +27,6 @@ TEST(Seats, OfTheDeadAreSpreadOverTheLiving) {
   for (std::uint32_t seat = 0; seat < seats.count(); ++seat) {
     if (seat % 4 == 1) {
       ++inherited[seats.owner(seat).value()];
-      EXPECT_EQ(chain(seats, seat), (std::vector<std::uint32_t>{seats.owner(seat).value(), 1}));
     } else {
       EXPECT_EQ(seats.owner(seat), Rank{seat % 4});  // the living keep theirs
     }
@@ -45,16 +34,21 @@ TEST(Seats, OfTheDeadAreSpreadOverTheLiving) {
   EXPECT_EQ(inherited, (std::vector<std::uint32_t>{4, 0, 4, 4}));
 }
 
-TEST(Seats, RememberEveryOwner) {
+TEST(Seats, ABlockOfTheDeadIsItsHeirs) {
   Seats seats(3);
+  EXPECT_EQ(seats.heir(Rank{0}, 7), Rank{0});
   RankSet present(3, true);
   present[0] = false;
   seats.exclude(Rank{0}, present);
-  const Rank heir = seats.owner(0);
+  const Rank heir = seats.heir(Rank{0}, 7);
+  EXPECT_NE(heir, Rank{0});
+  EXPECT_EQ(seats.heir(heir, 7), heir) << "and what the heir has finished is its own";
+  EXPECT_NE(seats.heir(Rank{0}, 3), seats.heir(Rank{0}, 6)) << "the next row has another heir";
   present[heir.value()] = false;
   seats.exclude(heir, present);
-  const std::uint32_t last = 3 - heir.value();
-  EXPECT_EQ(chain(seats, 0), (std::vector<std::uint32_t>{last, heir.value(), 0}));
+  const Rank last{3 - heir.value()};
+  EXPECT_EQ(seats.heir(Rank{0}, 7), last);
+  EXPECT_EQ(seats.heir(heir, 7), last);
 }
 
 TEST(Seats, StayWithTheLastOne) {

@@ -26,14 +26,13 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 namespace closeranks::algorithm {
 namespace {
 
-// All members but rank 0 are always where rank 0 is: entered, and with their blocks distributed.
+// All members but rank 0 are always where rank 0 is: entered, and with the blocks of their share distributed.
 class EagerPeers : public Words {
  public:
   std::uint64_t entered(Rank) const override { return ~std::uint64_t{0}; }
   std::uint64_t completed(Rank) const override { return ~std::uint64_t{0}; }
-  std::uint64_t block_word(Rank owner, std::uint64_t sequence, std::uint32_t block) const override {
-    return owner == Rank{0} ? own[sequence % 16][block]
-                            : BlockWord{sequence, BlockState::distributed, owner.value()}.pack();
+  std::uint64_t block_word(Rank, std::uint64_t sequence, std::uint32_t block) const override {
+    return block % 4 == 0 ? own[sequence % 16][block] : BlockWord{sequence, BlockState::distributed, block % 4}.pack();
   }
   std::uint64_t signature(Rank, std::uint64_t) const override { return 1; }
   std::uint64_t decision_word(std::uint64_t sequence) const override { return decisions[sequence % 16]; }
@@ -47,7 +46,7 @@ void one_entry(GroupMachine& machine, EagerPeers& words, const EntryPlan& plan) 
   ASSERT_TRUE(machine.may_enter(words));
   machine.enter({machine.next_sequence(), plan, 1});
   for (Action action = machine.next(words); action.kind != Action::Kind::none; action = machine.next(words)) {
-    if (action.kind == Action::Kind::publish_block) {
+    if (action.kind == Action::Kind::publish_block || action.kind == Action::Kind::claim_block) {
       words.own[action.sequence % 16][action.block] = action.word().pack();
     } else if (action.kind == Action::Kind::decide) {
       words.decisions[action.sequence % 16] = DecisionWord{action.sequence, action.decision, 0}.pack();

@@ -56,7 +56,10 @@ std::vector<RuleCase> rule_cases() {
       "living_owners_keep_seats", all_reduce(3, 3, 1, 1), [](S s) { s.rules.living_owners_keep_seats = false; },
       "two living writers");
   add("finish_scratch_first", all_reduce(3, 3, 1, 1), [](S s) { s.rules.finish_scratch_first = false; }, "instead of");
-  add("look_through_chain", all_reduce(3, 1, 1, 2), [](S s) { s.rules.look_through_chain = false; }, "spoiled bytes");
+  // Two members have seen that nobody has the block.
+  add("claim_by_swap", all_reduce(2, 1, 1, 0), [](S s) { s.rules.claim_by_swap = false; }, "which it has completed");
+  // The lowest member dies, and with it what was known of a block that is copied in part.
+  add("words_stay", all_reduce(3, 1, 1, 1), [](S s) { s.rules.words_stay = false; }, "which it has completed");
   add(
       "wait_for_contributors", all_reduce(3, 1, 1, 0),
       [](S s) {
@@ -176,7 +179,7 @@ std::vector<RuleCase> rule_cases() {
         s.restarts = 1;
         s.resolving.decide_once = false;
       },
-      "waits for ever");
+      "which it has completed");
   add(
       "bound_by_survivors", all_reduce(3, 1, 1, 1), [](S s) { s.resolving.bound_by_survivors = false; },
       "of its inputs count");

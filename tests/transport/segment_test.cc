@@ -149,7 +149,7 @@ TEST(Segment, RefusesWhatIsNotTheExpectedOne) {
   ASSERT_TRUE(peer.ok());
   auto* header = reinterpret_cast<SegmentHeader*>(peer.value().region() - segment_layout(small_shape()).region);
   header->version = segment_version + 1;
-  EXPECT_NE(attach(identity, small_shape()).message().find("version is 4, expected 3"), std::string::npos);
+  EXPECT_NE(attach(identity, small_shape()).message().find("version is 5, expected 4"), std::string::npos);
   header->version = segment_version;
   header->magic = 0;
   EXPECT_EQ(attach(identity, small_shape()).fault(), Fault::refused);
