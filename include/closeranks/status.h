@@ -41,7 +41,8 @@ enum class Fault : std::uint8_t {
 // the fields repeat its facts for programs.
 class [[nodiscard]] Status {
  public:
-  Status() = default;  // ok
+  // ok. Written out: a defaulted one would have `Status{}` cleared before it is made, at each small op's end.
+  Status() {}  // NOLINT(modernize-use-equals-default)
   Status(Fault fault, Move move, std::string message) : fault_(fault), move_(move), message_(std::move(message)) {}
 
   [[nodiscard]] bool ok() const { return fault_ == Fault::none; }

@@ -47,10 +47,11 @@ bool GroupMachine::may_enter(const Words& words) const {
   return true;
 }
 
-void GroupMachine::enter(const Entry& entry) {
-  CR_ASSERT(entry.sequence == entered_ && entered_ - completed_ < options_->window);
+void GroupMachine::enter(std::uint64_t sequence, const EntryPlan& plan, std::uint64_t signature,
+                         std::uint64_t step_start) {
+  CR_ASSERT(sequence == entered_ && entered_ - completed_ < options_->window);
   CR_ASSERT(!(frozen_ && options_->rules.freeze_stops) && !failure_ && !lost_);
-  open(entered_).begin(entry);
+  open(sequence).begin(sequence, plan, signature, step_start);
   ++entered_;
 }
 

@@ -158,7 +158,9 @@ class GroupMachine {
   [[nodiscard]] std::uint64_t next_sequence() const { return entered_; }
   // The engine has written data and descriptor; it calls this, then release-stores entered = sequence + 1.
   // Precondition: may_enter(), entry.sequence == next_sequence().
-  void enter(const Entry& entry);
+  void enter(const Entry& entry) { enter(entry.sequence, entry.plan, entry.signature, entry.step_start); }
+  // The same: an Entry that is put together for the call would be read again before its stores are through.
+  void enter(std::uint64_t sequence, const EntryPlan& plan, std::uint64_t signature, std::uint64_t step_start);
 
   // -- running --------------------------------------------------------------------------------------------------
   // The next action; the engine performs it, then calls done(). Precondition of next(): the last action is done.
@@ -246,8 +248,11 @@ class GroupMachine {
     Rank culprit;   // mismatched: one of the minority
 
     // In place: a new object that is copied here costs a tenth of a small op.
-    void begin(const Entry& entered) {
-      entry = entered;
+    void begin(std::uint64_t sequence, const EntryPlan& plan, std::uint64_t signature, std::uint64_t step_start) {
+      entry.sequence = sequence;
+      entry.plan = plan;
+      entry.signature = signature;
+      entry.step_start = step_start;
       readiness = Readiness::waiting;
       entered_cursor = distributed_cursor = own_cursor = 0;
       taking = {};

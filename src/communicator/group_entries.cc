@@ -69,7 +69,7 @@ void Group::publish(const InFlight& entry, const Call& call, std::uint64_t call_
                     std::uint64_t signature, std::uint64_t step_start) {
   const auto relaxed = std::memory_order_relaxed;
   const auto release = std::memory_order_release;
-  machine_.enter({entry.sequence, entry.plan, signature, step_start});
+  machine_.enter(entry.sequence, entry.plan, signature, step_start);
   transport::DescriptorSlot& slot = members_.own().descriptor_slot(entry.sequence);
   slot.input_offset.store(entry.input.offset, relaxed);
   slot.output_offset.store(entry.output.offset, relaxed);

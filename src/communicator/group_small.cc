@@ -34,7 +34,8 @@ Group::Run Group::run(const Call& call, Patience& patience, const DriveLock& loc
   const std::uint64_t step_start = step_start_of(step_, sequence);
   InFlight& entry = entries_.push(sequence);
   entry.plan = small->plan;
-  entry.input = entry.output = {};
+  entry.input = {};
+  entry.output = {};
   if (small->input_bytes > 0) {
     copy_from(call.inputs, 0, members_.own().descriptor_slot(sequence).payload.data(), small->input_bytes);
   }
@@ -163,9 +164,11 @@ Group::Await Group::await_all(std::uint64_t sequence, Patience& patience, const 
 // What the machine would ask for in the usual case, in its order. False: it is not usual.
 bool Group::finish_small(const Call& call, const SmallCall& small, std::uint64_t sequence,
                          const OpRecorder::Small& recorded) {
-  sources_.assign(rings_.size(), nullptr);
-  weights_.assign(rings_.size(), 0.0);
+  sources_.resize(rings_.size());
+  weights_.resize(rings_.size());
   for (std::uint32_t r = 0; r < rings_.size(); ++r) {
+    sources_[r] = nullptr;
+    weights_[r] = 0;
     if (rings_[r] == nullptr) continue;
     const transport::DescriptorSlot& slot = rings_[r][sequence & ring_mask_];
     if (slot.signature.load(std::memory_order_relaxed) != small.signature) return false;

@@ -284,9 +284,12 @@ inline BlockWords words_of(const Record& record, const SmallBody& small) {
           halves(record.thread, record.extra),
           last};
 }
+using StoredWord __attribute__((may_alias)) = std::uint64_t;
 inline void store_sealed(void* place, BlockWords words) {
   words[7] = (words[7] & 0xffffffff) | std::uint64_t{block_check(words)} << 32;
-  std::memcpy(place, words.data(), sizeof(words));
+  // One by one out of registers: a copy would read them again, wider than they were stored, and wait for the stores.
+  auto* to = static_cast<StoredWord*>(place);
+  for (std::size_t i = 0; i < words.size(); ++i) __atomic_store_n(to + i, words[i], __ATOMIC_RELAXED);
 }
 
 // FNV-1a, folded to 32 bits, never 0.
