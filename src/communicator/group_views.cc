@@ -50,11 +50,13 @@ void Group::install(const membership::Install& install, const std::vector<std::s
   if (resolution.epoch > machine_.epoch()) return start_anew(resolution, members);
   if (machine_.policy() == Policy::fail) {
     // Not frozen and not resolved: an entry of such a group succeeds with everybody or fails. What a lost member had
-    // entered counts, so that an entry that others have decided to succeed is combined with its input here too.
+    // entered counts, so that an entry that others have decided to succeed is combined with its input here too. And
+    // what the survivors have resolved that had changed the policy before this one: it may be about to follow them, and
+    // the entry is one with the same contributors, and its words in the same place, for all.
     for (membership::Departure& departure : resolution.departures) {
       const std::optional<Rank> rank = members_.rank_of(departure.slot);
       if (rank && has_present(departure.slot)) {
-        departure.last_op = std::min(members_.entered(*rank), machine_.entered());
+        departure.last_op = std::max(departure.last_op, std::min(members_.entered(*rank), machine_.entered()));
       }
     }
   }

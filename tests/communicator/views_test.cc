@@ -166,6 +166,30 @@ TEST(Views, PoliciesAreChangedTogether) {
   EXPECT_EQ(job.join(), "");
 }
 
+// Slot 0 dies in an op that slot 1 has entered under the new policy, and slot 2 does not yet: all the same it counts
+// for both, for it is decided once.
+TEST(Views, AMemberThatIsLateToChangeThePolicyFindsTheSameContributors) {
+  TestJob job(3, [](std::uint32_t rank, Engine& engine, JobBoard& board) -> std::string {
+    const auto group = make_group(engine, "world", 3, Policy::fail);
+    require(count_members(*group) == 3.0f, "all");
+    if (rank == 2) {
+      board.arrived.fetch_add(1);
+      wait_until([&] { return !group->health().ok(); });
+    }
+    require(group->set_policy(Policy::repair), "set_policy");
+    std::vector<float> tensor(100'000, static_cast<float>(1 << rank));
+    const auto operation = group->issue(all_reduce(tensor));
+    board.arrived.fetch_add(rank == 2 ? 0 : 1);
+    require(operation->wait(milliseconds{0}), "all_reduce");
+    require(tensor.front() == 7.0f && tensor.back() == 7.0f, "it had entered: " + std::to_string(tensor.front()));
+    require(count_members(*group) == 2.0f, "the next op is without it");
+    return "";
+  });
+  wait_until([&] { return job.board().arrived.load() == 3; });
+  job.kill({0});
+  EXPECT_EQ(job.join(), "");
+}
+
 TEST(Views, AnExcludedMemberThatLivesIsToldSo) {
   TestJob job(3, [](std::uint32_t rank, Engine& engine, JobBoard& board) -> std::string {
     const auto group = make_group(engine, "world", 3, Policy::repair);
