@@ -52,15 +52,18 @@ Cast read_cast(const std::string& path) {
   return cast;
 }
 
-// The victim's segment of one group, and that of the member where the words of its blocks lie.
+// The victim's segment of one group, and those of the members with lower ranks: the words of an entry's blocks lie with
+// the lowest that has entered it.
 class Victim {
  public:
-  // Words lie with the lowest member that is left: `others` are the segments of those.
   Victim(OutsideView view, std::vector<OutsideView> others) : view_(std::move(view)) {
     for (OutsideView& other : others) {
-      const Rank lowest = home_ ? home_->identity().rank : view_.identity().rank;
-      if (other.identity().rank < lowest && other.shape() == view_.shape()) home_ = std::move(other);
+      if (other.identity().rank < view_.identity().rank && other.shape() == view_.shape()) {
+        lower_.push_back(std::move(other));
+      }
     }
+    std::sort(lower_.begin(), lower_.end(),
+              [](const OutsideView& a, const OutsideView& b) { return a.identity().rank < b.identity().rank; });
   }
 
   [[nodiscard]] const OutsideView& view() const { return view_; }
@@ -88,13 +91,15 @@ class Victim {
   }
   // While it dies: soon its heirs write over the words of the blocks that it had in work.
   void look_at_blocks(std::uint64_t sequence) {
-    const OutsideView& home = home_ ? *home_ : view_;
+    const auto found = std::find_if(lower_.begin(), lower_.end(),
+                                    [sequence](const OutsideView& lower) { return lower.entered() > sequence; });
+    const OutsideView& home = found == lower_.end() ? view_ : *found;
     for (std::uint32_t block = 0; block < own_.size(); ++block) {
       const BlockWord word = BlockWord::unpack(home.block_word(sequence, block));
       if (word.sequence == sequence && word.holder == view_.identity().rank.value()) own_[block] = word.state;
     }
   }
-  // After the death: its own words do not change any more, and stay mapped here.
+  // After the death, when its own counts do not change any more.
   void look_after(Strike& seen) const {
     seen.entered = view_.entered();
     seen.completed = view_.completed();
@@ -113,8 +118,8 @@ class Victim {
   }
 
   OutsideView view_;
-  std::optional<OutsideView> home_;  // nullopt: the victim's own
-  std::vector<BlockState> own_;      // of the entry last looked at, by block: how far the victim was; open: not its own
+  std::vector<OutsideView> lower_;  // by rank
+  std::vector<BlockState> own_;     // of the entry last looked at, by block: how far the victim was; open: not its own
 };
 
 // The group with the most entries: the one a model trains in.
@@ -177,7 +182,7 @@ Result<Strike> strike(const StrikeOptions& options) {
                     who + (victim ? " was not seen inside an all_reduce in time" : " shows no segment of any group"));
     }
     if (now - chosen > choose_every) {
-      victim = choose(pid, cast);
+      victim = choose(pid, read_cast(options.events_file));
       chosen = now;
     }
     if (victim.has_value() && victim->look(seen)) break;

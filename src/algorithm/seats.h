@@ -26,9 +26,10 @@ class Seats {
 
   [[nodiscard]] std::uint32_t count() const { return static_cast<std::uint32_t>(owners_.size()); }
   [[nodiscard]] Rank owner(std::uint32_t seat) const { return Rank{owners_[seat]}; }
-  // Whose a block is now that `member` has claimed, or has finished in its scratch.
+  // Whose a block is now that `member` has claimed, or has finished in its scratch. The rank comes from memory that
+  // other processes write: whatever it is, nothing outside the seats is read.
   [[nodiscard]] Rank heir(Rank member, std::uint32_t block) const {
-    return owner(member.value() + members_ * (block / members_ % seats_per_member));
+    return owner(member.value() % members_ + members_ * (block / members_ % seats_per_member));
   }
 
  private:

@@ -229,6 +229,15 @@ void AlgorithmWorld::check_completion(std::uint32_t index, const Action& action)
   }
 }
 
+// The engine has no mapping to write to.
+void AlgorithmWorld::check_held(std::uint32_t index, Rank home) {
+  const bool stays = setting_->scenario.surrounding.memory_of_the_dead_stays;
+  if (stays && (unmapped_for(members_[index]) >> home.value() & 1) != 0) {
+    fail("member " + std::to_string(index) + " writes a word of member " + std::to_string(home.value()) +
+         ", whose memory it does not hold");
+  }
+}
+
 void AlgorithmWorld::check_decision(const membership::GroupResolution& resolution) {
   for (const membership::Departure& departure : resolution.departures) {
     const std::uint32_t index = departure.slot.value();

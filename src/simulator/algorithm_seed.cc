@@ -47,7 +47,9 @@ AlgorithmScenario draw_scenario(Dice& dice) {
     call.kind = static_cast<OpKind>(dice.below(9));
     const bool inlined = call.kind == OpKind::barrier || (call.kind != OpKind::all_to_all && dice.one_in(4));
     const bool shared = call.kind == OpKind::all_reduce || call.kind == OpKind::reduce;
-    call.parts = inlined ? 0 : 1 + dice.below(scenario.members > 8 || !shared ? 2 : scenario.members);
+    // More blocks than members, sometimes: the rows of a member's share have heirs of their own.
+    const std::uint32_t most_blocks = dice.one_in(4) ? 3 * scenario.members : scenario.members;
+    call.parts = inlined ? 0 : 1 + dice.below(scenario.members > 8 || !shared ? 2 : most_blocks);
     call.root = Rank{dice.below(scenario.members)};
     scenario.calls.push_back(call);
   }

@@ -214,6 +214,7 @@ void AlgorithmWorld::perform(std::uint32_t index, const Action& action, bool sec
       memory_.scratch(self, half) = reduce_inputs(index, sequence, 0, 2 * action.block + half);
       break;
     case Action::Kind::claim_block: {
+      check_held(index, action.destination);
       std::uint64_t& word = memory_.block_word(action.destination, sequence, action.block);
       if (!setting_->scenario.rules.claim_by_swap || algorithm::BlockWord::unclaimed(word, sequence)) {
         word = action.word().pack();
@@ -221,6 +222,7 @@ void AlgorithmWorld::perform(std::uint32_t index, const Action& action, bool sec
       break;
     }
     case Action::Kind::publish_block:
+      check_held(index, action.destination);
       memory_.block_word(action.destination, sequence, action.block) = action.word().pack();
       if (action.state == algorithm::BlockState::distributed) {
         writers_[sequence * setting_->blocks + action.block] = 0;
@@ -314,6 +316,11 @@ std::uint64_t AlgorithmWorld::hash() const {
     add(member.alive | member.suspected << 1 | member.told << 2 | member.alone << 5 | member.early << 3 |
         excluded_[index] << 4 | std::uint64_t{member.holds} << 24 | std::uint64_t{generation_[index]} << 40 |
         static_cast<std::uint64_t>(member.entering) << 8 | static_cast<std::uint64_t>(member.pending.kind) << 16);
+    // Of other actions the machine's state says which it is; a claim may be of any block that was open at the look.
+    if (member.pending.kind == Action::Kind::claim_block) {
+      add(member.pending.sequence << 40 | std::uint64_t{member.pending.block} << 8 |
+          member.pending.destination.value());
+    }
     add(answers_[index].digest);
     add(decisions_[index].digest);
     if (member.alive) {

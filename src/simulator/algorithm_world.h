@@ -148,6 +148,7 @@ class AlgorithmWorld {
   void check_inline(std::uint32_t member, std::uint64_t sequence);
   void check_completion(std::uint32_t member, const algorithm::Action& action);
   void check_outputs(std::uint32_t member, std::uint64_t sequence);
+  void check_held(std::uint32_t index, Rank home);
   void check_decision(const membership::GroupResolution& resolution);
 
   std::shared_ptr<const AlgorithmSetting> setting_;

@@ -132,6 +132,7 @@ std::vector<Case> mixed_cases() {
       {"all_to_all_after_its_table", scenario_of(3, {table, one(OpKind::all_to_all)}, 1)},
       {"all_to_all_of_two_after_its_table", scenario_of(2, {table, {OpKind::all_to_all, 2, Rank{0}}}, 1, 1)},
       {"all_reduce_of_three_blocks", scenario_of(3, {{OpKind::all_reduce, 3, Rank{0}}}, 1, 1)},
+      {"all_reduce_of_three_blocks_and_two_members", scenario_of(2, {{OpKind::all_reduce, 3, Rank{0}}}, 1, 1)},
       {"reduce_of_three_blocks", scenario_of(3, {{OpKind::reduce, 3, Rank{1}}}, 1, 1)},
   };
   for (const OpKind kind : kinds) {
