@@ -46,6 +46,8 @@ struct Shape {
   [[nodiscard]] std::optional<std::uint32_t> partner() const;
   // How many ops one run of the work is: a message there and back counts as two.
   [[nodiscard]] std::uint32_t ops_per_run() const { return operation == Operation::send_recv ? 2 : 1; }
+  // Each process works by itself: what memory alone would allow.
+  [[nodiscard]] bool alone() const { return operation == Operation::copy || operation == Operation::update; }
   // A member may leave these before the others have come: back to back, some libraries would be measured by how far
   // ahead they let it run. So each run starts after a barrier, outside of its time (as in the OSU benchmarks).
   [[nodiscard]] bool apart() const {
