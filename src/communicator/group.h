@@ -29,6 +29,7 @@
 #include "communicator/group_host.h"
 #include "communicator/in_flight.h"
 #include "communicator/issuers.h"
+#include "communicator/kernels.h"
 #include "communicator/members.h"
 #include "communicator/op_memory.h"
 #include "communicator/op_recorder.h"
@@ -200,6 +201,8 @@ class Group {
   bool place(InFlight& entry);
   void copy_in(const InFlight& entry);
   void copy_out(const InFlight& entry);
+  void copy_out_of_region(const InFlight& entry);
+  static Reuse reuse_of_output(const InFlight& entry);
   void leave(const algorithm::Action& action);
   void take_in_table(Operation& operation);
   void abandon(const InFlight& entry, bool input);

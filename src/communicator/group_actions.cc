@@ -16,6 +16,8 @@ using transport::Place;
 
 namespace {
 
+// InFlight::placed.
+constexpr std::uint32_t placed_blocks = 64;
 // Units of this many bytes are not read again before the caches have seen many other bytes.
 constexpr std::uint64_t long_take_bytes = std::uint64_t{1} << 19;
 
@@ -157,8 +159,17 @@ bool Group::reduce_block(const Action& action) {
 }
 
 bool Group::copy_block(const Action& action) {
-  const InFlight& entry = entries_.at(action.sequence);
+  InFlight& entry = entries_.at(action.sequence);
   const algorithm::BlockPlan block = algorithm::block_plan(entry.plan, action.block);
+  if (action.destination == members_.self() && entry.output.place == Place::region && action.block < placed_blocks) {
+    // Nobody else reads this member's result: no need to take it through the region.
+    const transport::Segment* holder = members_.segment(action.source);
+    if (holder == nullptr) return false;
+    copy_to(entry.operation->call().outputs, entry.piece.offset + block.range.offset, holder->scratch(),
+            block.range.bytes, reuse_of_output(entry));
+    entry.placed |= std::uint64_t{1} << action.block;
+    return true;
+  }
   std::byte* to = output_of(entry, action.destination, block.range);
   const transport::Segment* holder = members_.segment(action.source);
   if (to == nullptr || holder == nullptr) return false;

@@ -1,5 +1,6 @@
 // Entering an entry (its bytes are placed, described, published) and leaving it (its result goes to the caller).
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/assert.h"
@@ -121,7 +122,7 @@ void Group::describe_entry(InFlight& entry, const Operation& operation) const {
 // not worked on in place. False while there is none.
 bool Group::place(InFlight& entry) {
   entry.input = entry.output = {};
-  entry.staged_bytes = 0;
+  entry.staged_bytes = entry.placed = 0;
   if (entry.plan.inlined) return true;
   const Operation& operation = *queue_.front();
   const algorithm::RegionBytes needed = algorithm::region_bytes(entry.plan, members_.size(), members_.self());
@@ -175,9 +176,9 @@ void Group::copy_in(const InFlight& entry) {
 // memory, as they see it. And the own broadcast of a root whose output is not its input: it takes nothing.
 void Group::copy_out(const InFlight& entry) {
   const Call& call = entry.operation->call();
-  const auto reuse = entry.operation->shape().unit_bytes >= long_output_bytes ? Reuse::late : Reuse::soon;
+  const Reuse reuse = reuse_of_output(entry);
   if (entry.output.place == Place::region) {
-    copy_to(call.outputs, entry.piece.offset, members_.own().region() + entry.output.offset, entry.piece.bytes, reuse);
+    copy_out_of_region(entry);
   } else if (entry.output.place == Place::arena) {
     host_.arena().fetch(entry.output.offset, entry.piece.bytes);
   } else if (call.kind == OpKind::broadcast && !entry.plan.inlined && !same_memory(call.inputs, call.outputs) &&
@@ -186,6 +187,27 @@ void Group::copy_out(const InFlight& entry) {
     CR_ASSERT(own != nullptr);
     copy_to(call.outputs, entry.piece.offset, own, entry.piece.bytes, reuse);
   }
+}
+
+// What is not in its place yet.
+void Group::copy_out_of_region(const InFlight& entry) {
+  const std::byte* region = members_.own().region() + entry.output.offset;
+  std::uint64_t from = 0;
+  const auto copy_until = [&](std::uint64_t to) {
+    copy_to(entry.operation->call().outputs, entry.piece.offset + from, region + from, to - from,
+            reuse_of_output(entry));
+  };
+  for (std::uint64_t placed = entry.placed; placed != 0; placed &= placed - 1) {
+    const auto block = static_cast<std::uint32_t>(std::countr_zero(placed));
+    const algorithm::Range range = algorithm::block_plan(entry.plan, block).range;
+    if (range.offset > from) copy_until(range.offset);
+    from = range.offset + range.bytes;
+  }
+  if (from < entry.piece.bytes) copy_until(entry.piece.bytes);
+}
+
+Reuse Group::reuse_of_output(const InFlight& entry) {
+  return entry.operation->shape().unit_bytes >= long_output_bytes ? Reuse::late : Reuse::soon;
 }
 
 // The lowest entry is over: its result goes to the caller, its staging memory to the next.

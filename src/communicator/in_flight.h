@@ -29,6 +29,8 @@ struct InFlight {
   Side output;  // style share only: others write there
   std::uint64_t staged_offset = 0;
   std::uint64_t staged_bytes = 0;  // of this member's region; 0: none
+  // Bit b: this member has block b, and has put it into its caller's output: there is nothing of it in the region.
+  std::uint64_t placed = 0;
 };
 
 // At most `capacity` entries with ascending numbers, without gaps. Allocates nothing after its construction.
