@@ -147,15 +147,17 @@ bool wait_until(const std::function<bool()>& condition) {
   return true;
 }
 
-// Rank 0 gives an all_reduce up at its deadline while another member, stopped in the middle of it, still owns blocks.
-// When that one goes on it writes them: but not into what rank 0 sees. More pieces than a member enters ahead: nobody
-// can do them all for one that was stopped early.
-TEST(Registered, AFailedOpLeavesTheMemoryToItsCaller) {
+// Rank 0 gives an all_reduce up at its deadline while another member, stopped in the middle of it, still owns a block.
+// When that one goes on it writes the block: but not into what rank 0 sees. False: it had none in work when it was
+// stopped (the op was done, or rank 0 has done all that the other had entered; more pieces than it enters ahead make
+// that rare).
+bool stop_a_member_at_a_block() {
   constexpr std::uint64_t count = 16'000'000;
   const FileBook files;
   const SharedBoard board;
   Processes processes(2, [&](std::uint32_t rank) -> std::string {
     PlainMember member(rank, 2, files.book());
+    const auto memory = member.engine->shared_memory();
     Tensor<float> tensor(*member.engine, true, count, 1.0f);
     Tensor<float> neighbour(*member.engine, true, count, 5.0f);
     Call call;
@@ -171,11 +173,12 @@ TEST(Registered, AFailedOpLeavesTheMemoryToItsCaller) {
     }
     call.timeout = milliseconds{300};
     const Status status = member.group->run(call);
-    if (status.ok()) {  // it was through before it was stopped
+    require(status.ok() || status.fault() == Fault::timeout, status.message());
+    if (memory->contains(tensor.data(), count * sizeof(float))) {
       board->failed.store(2);
       return "";
     }
-    require(status.fault() == Fault::timeout, status.message());
+    require(!status.ok(), "the memory of an op that succeeded was taken from the others");
     for (std::uint64_t i = 0; i < count; ++i) tensor[i] = 7.0f;
     board->failed.store(1);
     while (board->go_on.load() < 1) std::this_thread::sleep_for(milliseconds{1});
@@ -183,22 +186,28 @@ TEST(Registered, AFailedOpLeavesTheMemoryToItsCaller) {
     for (std::uint64_t i = 0; i < count; ++i) {
       require(tensor[i] == 7.0f, "a failed op has written element " + std::to_string(i));
     }
-    require(!member.engine->shared_memory()->contains(tensor.data(), count * sizeof(float)) &&
-                member.engine->shared_memory()->contains(neighbour.data(), count * sizeof(float)),
-            "the failed op's memory alone");
+    require(memory->contains(neighbour.data(), count * sizeof(float)), "the failed op's memory alone");
     board->go_on.store(2);
     return "";
   });
-  ASSERT_TRUE(wait_until([&] { return board->stopped_in_op.load() != 0; }));
+  EXPECT_TRUE(wait_until([&] { return board->stopped_in_op.load() != 0; }));
   const std::vector<transport::OutsideView> views = transport::OutsideView::open_all(processes.pid(1));
-  ASSERT_EQ(views.size(), 1u);
-  ASSERT_TRUE(wait_until([&] { return views.front().completed() > 0; }));
+  EXPECT_EQ(views.size(), 1u);
+  EXPECT_TRUE(wait_until([&] { return views.empty() || views.front().completed() > 0 || board->failed.load() != 0; }));
   processes.kill(1, SIGSTOP);
-  ASSERT_TRUE(wait_until([&] { return board->failed.load() != 0; }));
-  EXPECT_EQ(board->failed.load(), 1u) << "the op was done before its member was stopped";
+  EXPECT_TRUE(wait_until([&] { return board->failed.load() != 0; }));
   board->go_on.store(board->failed.load());
   processes.kill(1, SIGCONT);
   EXPECT_EQ(processes.join(), "");
+  return board->failed.load() == 1;
+}
+
+TEST(Registered, AFailedOpLeavesTheMemoryToItsCaller) {
+  bool stopped_at_a_block = false;
+  for (int attempt = 0; attempt < 30 && !stopped_at_a_block && !HasFailure(); ++attempt) {
+    stopped_at_a_block = stop_a_member_at_a_block();
+  }
+  EXPECT_TRUE(stopped_at_a_block);
 }
 
 // Rank 0 gives an all_gather up at its deadline, because rank 2 does not come; when it comes, rank 1 reads what rank 0
