@@ -34,22 +34,21 @@ constexpr milliseconds choose_every{200};
 // From SIGKILL to the proof.
 constexpr milliseconds death_takes{10'000};
 
-struct Cast {
-  std::map<Slot, int> pids;  // of the workers that run
-};
+using Pids = std::map<Slot, int>;
 
-Cast read_cast(const std::string& path) {
-  Cast cast;
+// Of the workers that run.
+Pids read_pids(const std::string& path) {
+  Pids pids;
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     const auto event = nlohmann::json::parse(line, nullptr, false);
     if (!event.is_object() || !event.contains("slot") || !event["slot"].is_number_unsigned()) continue;
     const Slot slot(event["slot"].get<std::uint32_t>());
     const std::string kind = event.value("event", "");
-    if (kind == "worker_started" && event.contains("pid")) cast.pids[slot] = event["pid"].get<int>();
-    if (kind == "worker_excluded") cast.pids.erase(slot);
+    if (kind == "worker_started" && event.contains("pid")) pids[slot] = event["pid"].get<int>();
+    if (kind == "worker_excluded") pids.erase(slot);
   }
-  return cast;
+  return pids;
 }
 
 // The victim's segment of one group, and those of the members with lower ranks: the words of an entry's blocks lie with
@@ -67,17 +66,14 @@ class Victim {
   }
 
   [[nodiscard]] const OutsideView& view() const { return view_; }
-  // Checked before a plan is made of it: it may be in the middle of being written.
-  [[nodiscard]] static bool is_all_reduce(const OutsideView::Descriptor& descriptor) {
-    return descriptor.kind == static_cast<std::uint8_t>(OpKind::all_reduce);
-  }
   // Fills in the entry the victim is in; false: it is in none that counts, or has no block of it in work.
   bool look(Strike& seen) {
     const std::uint64_t entered = view_.entered();
     if (entered == 0 || view_.completed() >= entered) return false;
     const std::uint64_t sequence = entered - 1;
     const auto descriptor = view_.descriptor(sequence);
-    if (descriptor.sequence != sequence || descriptor.blocks == 0 || !is_all_reduce(descriptor)) return false;
+    if (descriptor.sequence != sequence || descriptor.blocks == 0) return false;
+    if (descriptor.kind != static_cast<std::uint8_t>(OpKind::all_reduce)) return false;
     if (descriptor.blocks > view_.shape().max_blocks) return false;  // it was being written
     seen.sequence = sequence;
     seen.entered = entered;
@@ -123,13 +119,13 @@ class Victim {
 };
 
 // The group with the most entries: the one a model trains in.
-std::optional<Victim> choose(int pid, const Cast& cast) {
+std::optional<Victim> choose(int pid, const Pids& pids) {
   std::vector<OutsideView> views = OutsideView::open_all(pid);
   const auto most = std::max_element(
       views.begin(), views.end(), [](const OutsideView& a, const OutsideView& b) { return a.entered() < b.entered(); });
   if (most == views.end()) return std::nullopt;
   std::vector<OutsideView> others;
-  for (const auto& [slot, other] : cast.pids) {
+  for (const auto& [slot, other] : pids) {
     if (other == pid) continue;
     for (OutsideView& view : OutsideView::open_all(other)) {
       if (view.identity().group == most->identity().group) others.push_back(std::move(view));
@@ -158,9 +154,9 @@ void watch_death(const FileDescriptor& process, int pid, Victim& victim, std::ui
 Result<Strike> strike(const StrikeOptions& options) {
   const Slot victim_slot = options.slot;
   const std::string who = "the worker of slot " + std::to_string(victim_slot.value());
-  const Cast cast = read_cast(options.events_file);
-  const auto found = cast.pids.find(victim_slot);
-  if (found == cast.pids.end()) {
+  const Pids pids = read_pids(options.events_file);
+  const auto found = pids.find(victim_slot);
+  if (found == pids.end()) {
     return Status(Fault::peer_lost, Move::fix_call, who + " does not run, says " + options.events_file);
   }
   const int pid = found->second;
@@ -182,7 +178,7 @@ Result<Strike> strike(const StrikeOptions& options) {
                     who + (victim ? " was not seen inside an all_reduce in time" : " shows no segment of any group"));
     }
     if (now - chosen > choose_every) {
-      victim = choose(pid, read_cast(options.events_file));
+      victim = choose(pid, read_pids(options.events_file));
       chosen = now;
     }
     if (victim.has_value() && victim->look(seen)) break;

@@ -65,8 +65,9 @@ std::uint32_t claim_places(const EntryPlan& plan, std::uint32_t members) {
 }
 
 std::optional<std::uint32_t> claim_order(const EntryPlan& plan, std::uint32_t members, Rank self, std::uint32_t place) {
-  CR_ASSERT(plan.style() == BlockStyle::share && place < claim_places(plan, members));
-  const std::uint32_t rows = claim_places(plan, members) / members;
+  const std::uint32_t places = claim_places(plan, members);
+  CR_ASSERT(plan.style() == BlockStyle::share && place < places);
+  const std::uint32_t rows = places / members;
   const std::uint32_t turn = place / rows;
   const std::uint32_t row = turn == 0 ? place : rows - 1 - place % rows;
   const std::uint32_t block = row * members + (self.value() + turn) % members;

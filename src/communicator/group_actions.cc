@@ -21,6 +21,15 @@ constexpr std::uint32_t placed_blocks = 64;
 // Units of this many bytes are not read again before the caches have seen many other bytes.
 constexpr std::uint64_t long_take_bytes = std::uint64_t{1} << 19;
 
+// The first to swap wins: `wanted` is stored unless `open` says that the word is somebody's already.
+void swap_while(bool (*open)(std::uint64_t word, std::uint64_t sequence), std::atomic<std::uint64_t>& word,
+                std::uint64_t sequence, std::uint64_t wanted) {
+  std::uint64_t current = word.load(std::memory_order_acquire);
+  while (open(current, sequence) &&
+         !word.compare_exchange_weak(current, wanted, std::memory_order_acq_rel, std::memory_order_acquire)) {
+  }
+}
+
 }  // namespace
 
 void Group::perform(const Action& action) {
@@ -250,11 +259,7 @@ bool Group::combine(const InFlight& entry) {
 // First wins. Whoever loses sees at its next look who has it.
 void Group::claim(const Action& action) {
   std::atomic<std::uint64_t>& word = members_.block_word(action);
-  std::uint64_t current = word.load(std::memory_order_relaxed);
-  while (algorithm::BlockWord::unclaimed(current, action.sequence) &&
-         !word.compare_exchange_weak(current, action.word().pack(), std::memory_order_acq_rel,
-                                     std::memory_order_acquire)) {
-  }
+  swap_while(algorithm::BlockWord::unclaimed, word, action.sequence, action.word().pack());
 }
 
 // First wins, in the segment of rank 0, which stays mapped whatever becomes of its worker.
@@ -263,10 +268,7 @@ void Group::decide(const Action& action) {
   CR_ASSERT(judge != nullptr);
   std::atomic<std::uint64_t>& word = judge->decision(action.sequence);
   const algorithm::DecisionWord wanted{action.sequence, action.decision, action.culprit.value()};
-  std::uint64_t current = word.load(std::memory_order_acquire);
-  while (algorithm::DecisionWord::undecided(current, action.sequence) &&
-         !word.compare_exchange_weak(current, wanted.pack(), std::memory_order_acq_rel, std::memory_order_acquire)) {
-  }
+  swap_while(algorithm::DecisionWord::undecided, word, action.sequence, wanted.pack());
   ring_pending_ = true;
 }
 

@@ -100,7 +100,7 @@ struct Weather {
         return 1;
       case Step::Kind::crash:
       case Step::Kind::suspect:
-        return world.at_a_block(step.member) ? 100 * misfortune : misfortune;
+        return world.at_a_block(step.member) ? 10000 * misfortune : (misfortune + 4) / 5;
       case Step::Kind::give_up:
       case Step::Kind::restart:
         return misfortune;
